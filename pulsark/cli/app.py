@@ -28,7 +28,7 @@ from pulsark.cli.terminal.arguments import (
     Topic,
     named,
 )
-from pulsark.cli.terminal.login import LOGIN, Login
+from pulsark.cli.terminal.login import LOGIN, CommandLogin
 from pulsark.cli.token_commands import tokens
 
 app = typer.Typer(
@@ -79,7 +79,7 @@ def before_the_command(
     ] = "",
 ) -> None:
     """Publish-subscribe messaging whose topics are Delta tables."""
-    LOGIN.set(Login(auth_plugin, auth_params, tls_trust_cert_path))
+    LOGIN.set(CommandLogin(auth_plugin, auth_params, tls_trust_cert_path))
 
 
 @app.command("standalone")
@@ -108,9 +108,9 @@ def produce(
     json: Json = False,
 ) -> None:
     """Publish messages; prints the id of each once it is durable."""
-    from pulsark.cli.admin.messages import Output, run_produce
+    from pulsark.cli.admin.messages import MessageOutput, run_produce
 
-    run_produce(service_url, topic, message or [], key, named(header), count, Output(json))
+    run_produce(service_url, topic, message or [], key, named(header), count, MessageOutput(json))
 
 
 @app.command()
@@ -136,7 +136,7 @@ def consume(
     json: Json = False,
 ) -> None:
     """Receive and acknowledge messages; prints one a line, until Ctrl-C."""
-    from pulsark.cli.admin.messages import POSITIONS, TYPES, Output, run_consume
+    from pulsark.cli.admin.messages import POSITIONS, TYPES, MessageOutput, run_consume
 
     if subscription_type.lower() not in TYPES:
         raise typer.BadParameter(f"one of {', '.join(TYPES)}", param_hint="--type")
@@ -150,7 +150,7 @@ def consume(
         POSITIONS[position.lower()],
         number,
         timeout,
-        Output(json),
+        MessageOutput(json),
     )
 
 

@@ -23,7 +23,7 @@ from pulsark.storage.backup.restore import check_empty, restore
 SAID_EVERY_SECONDS = 2.0
 
 
-class Progress:
+class BackupProgress:
     """Says now and then how much has been copied."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Progress:
 
 def make_backup(target: str, data_dir: str | None, conf: str | None, *, as_json: bool) -> bool:
     """Copy a data directory; whether nothing was missing in it."""
-    disk, progress = OsDisk(), Progress()
+    disk, progress = OsDisk(), BackupProgress()
     data = _data_dir(data_dir, conf, disk)
     target = os.path.abspath(target)
     with _disk_errors():
@@ -64,7 +64,7 @@ def make_backup(target: str, data_dir: str | None, conf: str | None, *, as_json:
 
 def run_restore(backup: str, data_dir: str, conf: str | None, *, as_json: bool) -> None:
     """Make a data directory of a backup."""
-    disk, progress = OsDisk(), Progress()
+    disk, progress = OsDisk(), BackupProgress()
     backup = os.path.abspath(backup)
     manifest = read_manifest(disk, backup)
     data = _data_dir(data_dir, conf, disk, manifest.highest_place)
@@ -101,7 +101,7 @@ def _data_dir(path: str | None, conf: str | None, disk: OsDisk, known: int = 0) 
     return DataDir.found(settings, disk, known)
 
 
-def _told(manifest: Manifest, progress: Progress) -> dict[str, object]:
+def _told(manifest: Manifest, progress: BackupProgress) -> dict[str, object]:
     fields = asdict(manifest)
     del fields["files"]
     return {
@@ -112,7 +112,7 @@ def _told(manifest: Manifest, progress: Progress) -> dict[str, object]:
     }
 
 
-def _size(manifest: Manifest, progress: Progress) -> str:
+def _size(manifest: Manifest, progress: BackupProgress) -> str:
     files = len(manifest.files)
     return f"{files} files, {human_size(manifest.size)}, in {progress.seconds:.1f} s"
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pulsark.cli.terminal.output import print_json
-from pulsark.config.keys import Key, keys
+from pulsark.config.keys import SettingKey, keys
 from pulsark.config.sources import LoadedSettings, load_settings
 
 _WIDTH = 78
@@ -30,7 +30,7 @@ def show_settings(conf: str | None, *, as_json: bool, form: str) -> None:
         print("\n".join(_paragraph(key, loaded)))
 
 
-def _describe(key: Key, loaded: LoadedSettings) -> dict[str, Any]:
+def _describe(key: SettingKey, loaded: LoadedSettings) -> dict[str, Any]:
     value = key.shown(getattr(loaded.settings, key.name))
     return {
         "key": key.name,
@@ -45,7 +45,7 @@ def _describe(key: Key, loaded: LoadedSettings) -> dict[str, Any]:
     }
 
 
-def _paragraph(key: Key, loaded: LoadedSettings) -> Iterator[str]:
+def _paragraph(key: SettingKey, loaded: LoadedSettings) -> Iterator[str]:
     value = key.text(key.shown(getattr(loaded.settings, key.name)))
     amount = key.spec.unit if key.spec.unit in ("ms", "s", "min", "MB", "bytes") else ""
     yield f"{key.name}={value} {amount if value else ''}".rstrip()
@@ -86,12 +86,12 @@ _HEAD = """\
 # pulsark standalone --conf conf/broker.conf"""
 
 
-def _cell(key: Key) -> str:
+def _cell(key: SettingKey) -> str:
     text = key.text(key.default)
     return f"`{text}`" if text else "(empty)"
 
 
-def _meaning(key: Key) -> str:
+def _meaning(key: SettingKey) -> str:
     notes = key.spec.meaning.replace("|", "\\|")
     if key.spec.choices:
         notes += f" (`{'`, `'.join(key.spec.choices)}`)"

@@ -33,7 +33,7 @@ from pulsark.runtime import SystemClock
 from pulsark.security.keys import read_location
 from pulsark.security.provider import Credentials, LoginError, checked_role
 from pulsark.security.tokens import (
-    Rules,
+    TokenRules,
     check_key,
     claims_of,
     header_of,
@@ -132,7 +132,7 @@ def validate_token(token: str, secret: str, public: str, algorithm: str) -> None
         _check_name(algorithm)
         key = public_key("-pk", read_location("-pk", public), algorithm)
     try:
-        principal_of(Credentials("token", data), [key], Rules("sub"), SystemClock().now_ms())
+        principal_of(Credentials("token", data), [key], TokenRules("sub"), SystemClock().now_ms())
     except LoginError as error:
         raise CommandError(str(error)) from None
     print(json.dumps(claims_of(data), separators=(",", ":")))

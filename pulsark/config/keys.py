@@ -19,7 +19,7 @@ _TRUE, _FALSE = "true", "false"
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class SettingKey:
     """One field of ``Settings`` as ``pulsark config`` shows it."""
 
     name: str
@@ -105,13 +105,13 @@ class Key:
         return f"from {low} to {high}"
 
 
-def keys() -> Iterator[Key]:
+def keys() -> Iterator[SettingKey]:
     """All settings, in the order in which they are declared; inherited ones are the last."""
     fields = dataclasses.fields(Settings)
     for field in sorted(fields, key=lambda field: field.name not in Settings.__annotations__):
-        yield Key(field.name, str(field.type), field.default, field.metadata["spec"])
+        yield SettingKey(field.name, str(field.type), field.default, field.metadata["spec"])
 
 
-def key_index() -> Mapping[str, Key]:
+def key_index() -> Mapping[str, SettingKey]:
     """All settings by name."""
     return {key.name: key for key in keys()}

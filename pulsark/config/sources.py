@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pulsark.config.keys import Key, key_index
+from pulsark.config.keys import SettingKey, key_index
 from pulsark.config.settings import Settings
 from pulsark.errors import ConfigError
 from pulsark.limits import CONFIG_FILE_BYTES_MAX
@@ -130,7 +130,7 @@ class _Merge:
         self.values: dict[str, object] = {}
         self.sources: dict[str, str] = {}
         self.warnings: list[str] = []
-        self._keys: Mapping[str, Key] = key_index()
+        self._keys: Mapping[str, SettingKey] = key_index()
 
     def take(self, texts: Mapping[str, str], source: str) -> None:
         quiet = 0

@@ -11,7 +11,7 @@ from pulsark.datasource.admin.client import admin_of
 from pulsark.datasource.options.errors import OptionError
 from pulsark.datasource.options.options import MESSAGES, Options
 from pulsark.datasource.plan.topics import topic_names, topics_matching
-from pulsark.datasource.read.layout import Layout, layout_of
+from pulsark.datasource.read.layout import ColumnLayout, layout_of
 from pulsark.datasource.read.views import ViewReader, view_ddl
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class PulsarkSource(DataSource):
         return PulsarkStreamWriter(sink_for(self.options, schema, overwrite))
 
 
-def _layout(options: Options) -> Layout:
+def _layout(options: Options) -> ColumnLayout:
     return layout_of(options, lambda: _schemas(options))
 
 

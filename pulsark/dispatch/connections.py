@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pulsark.config.settings import Settings
 
 
-class Connection(Protocol):
+class CountedConnection(Protocol):
     """What is counted here."""
 
     host: str
@@ -26,16 +26,16 @@ class Connections:
     def __init__(self, settings: Settings) -> None:
         self._most = settings.brokerMaxConnections
         self._most_of_host = settings.brokerMaxConnectionsPerIp
-        self._open: set[Connection] = set()
+        self._open: set[CountedConnection] = set()
         self._of_host: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def __iter__(self) -> Iterator[Connection]:
+    def __iter__(self) -> Iterator[CountedConnection]:
         return iter(self._open)
 
-    def add(self, connection: Connection) -> str | None:
+    def add(self, connection: CountedConnection) -> str | None:
         """A client has connected; says why it is refused, if it is."""
         host = connection.host
         if 0 < self._most <= len(self._open):
@@ -46,7 +46,7 @@ class Connections:
         self._of_host[host] += 1
         return None
 
-    def discard(self, connection: Connection) -> None:
+    def discard(self, connection: CountedConnection) -> None:
         """A connection is closed."""
         if connection in self._open:
             self._open.remove(connection)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pulsark.admin_client.paths import topic_path
 from pulsark.errors import PulsarkError
-from pulsark.jobs.job import Context, Flag, Job, JobError, Repeated, UsageError
+from pulsark.jobs.job import Context, Help, Job, JobError, Repeated, UsageError
 from pulsark.wire.topic_name import TopicName, parse_namespace
 
 _COUNTS = ("ledgers", "rows", "deletedFiles", "keptFiles")
@@ -23,9 +23,9 @@ _COUNTS = ("ledgers", "rows", "deletedFiles", "keptFiles")
 class Parameters(Repeated):
     """The parameters of ``apply_retention``."""
 
-    topic: Annotated[tuple[str, ...], Flag("a topic")] = ()
-    namespace: Annotated[tuple[str, ...], Flag("tenant/namespace: all its topics")] = ()
-    dry_run: Annotated[bool, Flag("only count what would go")] = False
+    topic: Annotated[tuple[str, ...], Help("a topic")] = ()
+    namespace: Annotated[tuple[str, ...], Help("tenant/namespace: all its topics")] = ()
+    dry_run: Annotated[bool, Help("only count what would go")] = False
 
 
 def run(wanted: Parameters, context: Context) -> Mapping[str, Any]:

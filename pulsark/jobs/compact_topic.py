@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pulsark.errors import PulsarkError
 from pulsark.jobs.broker_work import work
-from pulsark.jobs.job import Context, Flag, Job, JobError, Repeated, UsageError
+from pulsark.jobs.job import Context, Help, Job, JobError, Repeated, UsageError
 from pulsark.wire.topic_name import TopicName
 
 
@@ -21,7 +21,7 @@ from pulsark.wire.topic_name import TopicName
 class Parameters(Repeated):
     """The parameters of ``compact_topic``."""
 
-    topic: Annotated[tuple[str, ...], Flag("a topic")] = ()
+    topic: Annotated[tuple[str, ...], Help("a topic")] = ()
 
 
 def run(wanted: Parameters, context: Context) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pulsark.jobs.broker_work import work
-from pulsark.jobs.job import AtBroker, Context, Flag, Job, UsageError
+from pulsark.jobs.job import AtBroker, Context, Help, Job, UsageError
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ Id = tuple[int, int, int]
 class Parameters(AtBroker):
     """The parameters of ``erase_messages``."""
 
-    topic: Annotated[str, Flag("the topic")]
+    topic: Annotated[str, Help("the topic")]
     where: Annotated[
-        str, Flag("which messages: a condition in SQL over the columns, for instance key = 'x'")
+        str, Help("which messages: a condition in SQL over the columns, for instance key = 'x'")
     ]
-    dry_run: Annotated[bool, Flag("only count them")] = False
+    dry_run: Annotated[bool, Help("only count them")] = False
     vacuum_hours: Annotated[
         float | None,
-        Flag(
+        Help(
             "readers of older versions of the table keep their files for this time; 0: for none; "
             "tableVacuumRetentionHours of the broker if left out"
         ),

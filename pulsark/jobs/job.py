@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pulsark.datasource.admin.client import SparkAdmin, admin_by_environment
 from pulsark.errors import PulsarkError
-from pulsark.jobs.progress import Progress
+from pulsark.jobs.progress import ProgressLine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ class JobError(PulsarkError):
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
+class Help:
     """What help and errors say of a parameter."""
 
     meaning: str
@@ -45,11 +45,11 @@ class AtBroker:
     """Parameters of every job: where the broker is."""
 
     service_url: Annotated[
-        str, Flag("the broker, pulsar://HOST:PORT", variable="PULSARK_SERVICE_URL")
+        str, Help("the broker, pulsar://HOST:PORT", variable="PULSARK_SERVICE_URL")
     ] = "pulsar://localhost:6650"
     admin_url: Annotated[
         str | None,
-        Flag(
+        Help(
             "its admin API, http://HOST:PORT; port 8080 of the service URL's host if left out",
             variable="PULSARK_ADMIN_URL",
         ),
@@ -71,7 +71,7 @@ class Repeated(AtBroker):
     """Parameters of a job that can also run as a service."""
 
     every: Annotated[
-        float, Flag("seconds between the end of a run and the next one; 0: run once")
+        float, Help("seconds between the end of a run and the next one; 0: run once")
     ] = 0.0
 
 
@@ -80,7 +80,7 @@ class Context:
     """What a running job has at hand."""
 
     name: str
-    progress: Progress = field(default_factory=lambda: Progress(sys.stderr))
+    progress: ProgressLine = field(default_factory=lambda: ProgressLine(sys.stderr))
     given_spark: SparkSession | None = None
     """An existing session, which is not stopped."""
 

@@ -15,7 +15,7 @@ from types import NoneType, UnionType
 from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from pulsark.errors import near_miss
-from pulsark.jobs.job import Flag, UsageError
+from pulsark.jobs.job import Help, UsageError
 from pulsark.jobs.job_file import Value, read_job_file
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Parameter:
     kind: type
     """str, int, float or bool."""
     many: bool
-    flag: Flag
+    flag: Help
     default: Any
 
     @property

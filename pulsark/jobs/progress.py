@@ -9,7 +9,7 @@ from pulsark.runtime import Clock, SystemClock
 REDRAW_SECONDS = 0.1
 
 
-class Progress:
+class ProgressLine:
     """One line that is written over."""
 
     def __init__(self, out: TextIO, clock: Clock | None = None) -> None:

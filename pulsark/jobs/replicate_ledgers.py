@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pulsark.datasource.options.errors import DataSourceError
 from pulsark.errors import PulsarkError
-from pulsark.jobs.job import Context, Flag, Job, JobError, Repeated
+from pulsark.jobs.job import Context, Help, Job, JobError, Repeated
 from pulsark.runtime import OsDisk
 from pulsark.storage.table.files.record import DataFile
 from pulsark.storage.table.files.root_files import copy_file
@@ -34,8 +34,8 @@ BYTES_A_TASK: Final = 1 << 30
 class Parameters(Repeated):
     """The parameters of ``replicate_ledgers``."""
 
-    topic: Annotated[tuple[str, ...], Flag("a topic to look at; all if left out")] = ()
-    verify: Annotated[bool, Flag("read every copy, and not only look at its size")] = False
+    topic: Annotated[tuple[str, ...], Help("a topic to look at; all if left out")] = ()
+    verify: Annotated[bool, Help("read every copy, and not only look at its size")] = False
 
 
 @dataclass(frozen=True, slots=True)

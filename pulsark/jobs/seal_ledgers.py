@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pulsark.datasource.options.errors import ConflictError
-from pulsark.jobs.job import Context, Flag, Job, JobError, Repeated, UsageError
+from pulsark.jobs.job import Context, Help, Job, JobError, Repeated, UsageError
 from pulsark.jobs.sealing_tasks import Task, Written, outcome, packed, tasks_of, write_all
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ FILES_A_REQUEST: Final = 200
 class Parameters(Repeated):
     """The parameters of ``seal_ledgers``."""
 
-    topic: Annotated[tuple[str, ...], Flag("a topic to seal; all that are in use if left out")] = ()
+    topic: Annotated[tuple[str, ...], Help("a topic to seal; all that are in use if left out")] = ()
     everything: Annotated[
-        bool, Flag("seal all there is, and not only what the policies say is due")
+        bool, Help("seal all there is, and not only what the policies say is due")
     ] = False
     runner: Annotated[
-        str, Flag("name of this job: a run takes over what one of the same name had that died")
+        str, Help("name of this job: a run takes over what one of the same name had that died")
     ] = "seal_ledgers"
-    task_mb: Annotated[int, Flag("entries of one Spark task, in MiB; small topics share one")] = 64
+    task_mb: Annotated[int, Help("entries of one Spark task, in MiB; small topics share one")] = 64
 
 
 def run(wanted: Parameters, context: Context) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pulsark.admin_client.credentials import Credentials
-from pulsark.datasource.plan.plan import Segment, Split
+from pulsark.datasource.plan.plan import Span, Split
 from pulsark.datasource.read.entry_stream import read_entries
 from pulsark.errors import PulsarkError
 from pulsark.runtime import Disk, OsDisk
@@ -134,8 +134,8 @@ def write_all(tasks: Iterable[Task]) -> list[Written]:
 
 
 def _entries(task: Task) -> Iterator[tuple[int, bytes]]:
-    segment = Segment(task.ledger_id, task.first, task.last, task.size)
-    split = Split(task.topic, task.name, task.partition, task.topic_id, task.flight_url, (segment,))
+    span = Span(task.ledger_id, task.first, task.last, task.size)
+    split = Split(task.topic, task.name, task.partition, task.topic_id, task.flight_url, (span,))
     for chunk in read_entries(
         split,
         patience_s=PATIENCE_SECONDS,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pulsark.jobs.job import AtBroker, Context, Flag, Job
+from pulsark.jobs.job import AtBroker, Context, Help, Job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 class Parameters(AtBroker):
     """The parameters of ``topic_to_delta``."""
 
-    topic: Annotated[str, Flag("the topic to read")]
-    table: Annotated[str, Flag("path or URI of the Delta table")]
-    checkpoint: Annotated[str, Flag("where progress is kept")]
-    subscription: Annotated[str | None, Flag("durable subscription that follows the job")] = None
-    continuous: Annotated[bool, Flag("go on until stopped; else until all is copied")] = False
+    topic: Annotated[str, Help("the topic to read")]
+    table: Annotated[str, Help("path or URI of the Delta table")]
+    checkpoint: Annotated[str, Help("where progress is kept")]
+    subscription: Annotated[str | None, Help("durable subscription that follows the job")] = None
+    continuous: Annotated[bool, Help("go on until stopped; else until all is copied")] = False
 
 
 def run(wanted: Parameters, context: Context) -> Mapping[str, Any]:

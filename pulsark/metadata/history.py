@@ -30,7 +30,7 @@ NO_MARK = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class StoreStart:
     """One start of the store."""
 
     first_commit: int
@@ -41,7 +41,7 @@ class Session:
 class History:
     """The sessions of a store, the oldest first, and the number of its last commit."""
 
-    sessions: tuple[Session, ...]
+    sessions: tuple[StoreStart, ...]
     last_commit: int
 
     @property
@@ -77,7 +77,7 @@ class History:
         Skipped numbers belong to the new session, so their marks are unknown.
         """
         commits = [self.last_commit, *(mark >> NONCE_BITS for mark in above)]
-        session = Session(self.last_commit + 1, nonce)
+        session = StoreStart(self.last_commit + 1, nonce)
         kept = (*self.sessions, session)[-METADATA_SESSIONS_KEPT:]
         return History(kept, max(commits) + 1)
 

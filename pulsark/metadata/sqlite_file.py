@@ -15,7 +15,7 @@ import google_crc32c
 
 from pulsark.errors import MetadataError
 from pulsark.limits import METADATA_CHECK_SECONDS, METADATA_WAL_CHECK_BYTES_MAX
-from pulsark.metadata.history import History, Session
+from pulsark.metadata.history import History, StoreStart
 from pulsark.metadata.wal import first_loss
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def read_history(connection: sqlite3.Connection) -> tuple[str, History]:
     if row is None:
         raise MetadataError(f"the metadata store has lost its identity. {WHAT_TO_DO}")
     sessions = connection.execute("SELECT first_commit, nonce FROM session ORDER BY first_commit")
-    return row[0], History(tuple(Session(*session) for session in sessions), row[1])
+    return row[0], History(tuple(StoreStart(*session) for session in sessions), row[1])
 
 
 def write_history(connection: sqlite3.Connection, history: History) -> None:

@@ -42,7 +42,7 @@ class Process(Protocol):
         """Stop in order, also what was only half started."""
 
 
-class Life:
+class ProcessLife:
     """From the start of a process to its end."""
 
     def __init__(self, channel: socket.socket, make: Callable[[Callable[..., None]], Process]):
@@ -133,7 +133,7 @@ async def _run(channel: socket.socket, duty: Duty) -> int:
 
         return BookieProcess(duty, runtime, failed)
 
-    life = Life(channel, make)
+    life = ProcessLife(channel, make)
     try:
         await life.live()
     except PulsarkError as error:

@@ -97,14 +97,14 @@ class ServedBroker:
         """Open the ports, and serve; returns the addresses that are this broker's alone."""
         from pulsark.admin.server import AdminServer
         from pulsark.dispatch.spark.flight_listener import FlightListener
-        from pulsark.dispatch.spark.topic_entries import TopicEntries
+        from pulsark.dispatch.spark.topic_entries import FlightEntries
 
         settings, broker = self._settings, self.broker
         server, admin, flight = (
             Server(broker),
             AdminServer(broker),
             FlightListener(
-                TopicEntries(broker.topics),
+                FlightEntries(broker.topics),
                 most=settings.flightMaxConnections,
                 most_of_host=settings.flightMaxConnectionsPerIp,
                 most_calls=settings.flightMaxCalls,
@@ -169,11 +169,11 @@ class ServedBroker:
         self, shared: SharedPorts, server: Server, admin: AdminServer, urls: ServiceUrls
     ) -> None:
         from pulsark.dispatch.connection.shared_port import SharedPort
-        from pulsark.dispatch.handover.sender import Sender
+        from pulsark.dispatch.handover.sender import SocketSender
 
         sockets = shared.sockets
         if sockets["brokerServicePort"]:
-            sender = Sender(self._settings.advertisedAddress, shared.address_of)
+            sender = SocketSender(self._settings.advertisedAddress, shared.address_of)
             self._cleanup.callback(sender.close)
             own_port = int(urls.broker.rpartition(":")[2])
             address = shared.address_of(own_port)

@@ -31,7 +31,7 @@ _STEP_SECONDS = 0.001
 """Between two steps of the line: the loop polls its sockets, and who went on publishes."""
 
 
-class Waiting(Protocol):
+class HeldPublisher(Protocol):
     """Who is in the line."""
 
     def let_go(self, throttle: Throttle) -> None:
@@ -65,7 +65,7 @@ class Throttle:
         self._clock = clock
         self._rate = rate
         self._limit = PublishLimit(rate, clock.monotonic())
-        self._waiting: OrderedDict[Waiting, float] = OrderedDict()
+        self._waiting: OrderedDict[HeldPublisher, float] = OrderedDict()
         """Until when at most; the first is the first to go."""
         self._at_once = 1
         self._timer: asyncio.TimerHandle | None = None
@@ -93,7 +93,7 @@ class Throttle:
         self._disarm()
         self._arm()
 
-    def wait_in(self, waiting: Waiting) -> None:
+    def wait_in(self, waiting: HeldPublisher) -> None:
         """Join the line, at its end."""
         self.times += 1
         now = self._clock.monotonic()
@@ -104,7 +104,7 @@ class Throttle:
         self._arm()
         self._tell(now)
 
-    def leave(self, waiting: Waiting) -> None:
+    def leave(self, waiting: HeldPublisher) -> None:
         """Be in the line no longer."""
         waited = self._waiting.pop(waiting, None) is not None
         if waited and not self._waiting:

@@ -105,7 +105,7 @@ class Fixed(Named):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Field:
+class AvroField:
     """A field of a record."""
 
     name: str
@@ -118,7 +118,7 @@ class Field:
 class Record(Named):
     """Fields by name, in order. They are filled in while parsing: a field may hold the record."""
 
-    fields: dict[str, Field] = field(default_factory=dict)
+    fields: dict[str, AvroField] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"record {self.name}"
@@ -216,7 +216,7 @@ class _Parser:
             record.fields[parsed.name] = parsed
         return record
 
-    def _field(self, given: Any, record: Record, namespace: str, depth: int) -> Field:
+    def _field(self, given: Any, record: Record, namespace: str, depth: int) -> AvroField:
         if not isinstance(given, dict):
             raise InvalidSchemaDataError(f"{record}: {_short(given)} is not a field")
         name = _checked_name(given.get("name"), f"{record}: a field")
@@ -228,7 +228,7 @@ class _Parser:
         except InvalidSchemaDataError as error:
             raise InvalidSchemaDataError(f"{where}: {error}") from None
         aliases = tuple(_texts(given.get("aliases", []), where, "aliases"))
-        return Field(name, aliases, parsed, "default" in given)
+        return AvroField(name, aliases, parsed, "default" in given)
 
     def _enumeration(self, given: dict[str, Any], namespace: str) -> Enumeration:
         name = self._new_name(given, namespace)

@@ -56,7 +56,7 @@ class BrokerCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class SignedCall:
     """What is signed beside the claims."""
 
     method: str
@@ -72,7 +72,7 @@ def digest(body: bytes) -> str:
 
 
 def sealed(
-    call: BrokerCall, message: Message, *, secret: bytes, receiver: str, now_ms: int, once: str
+    call: BrokerCall, message: SignedCall, *, secret: bytes, receiver: str, now_ms: int, once: str
 ) -> str:
     """The header's value. ``once`` is used for no other request."""
     claims = {
@@ -91,7 +91,7 @@ def sealed(
     return f"{packed.decode()}.{_signature(secret, packed, message)}"
 
 
-def _signature(secret: bytes, packed: bytes, message: Message) -> str:
+def _signature(secret: bytes, packed: bytes, message: SignedCall) -> str:
     said = (message.method, message.target, message.content_type)
     # None of them has a line's end in it, so no two requests read the same.
     text = b"\n".join((_CONTEXT, *(each.encode("latin-1") for each in said), packed))
@@ -115,7 +115,7 @@ class Unsealing:
         packed, _, signature = value.partition(".")
         if len(value) > HEADER_CHARS_MAX or not value.isascii():
             raise CallRefusedError("it is no header of a broker")
-        expected = _signature(secret, packed.encode(), Message(method, target, content_type, ""))
+        expected = _signature(secret, packed.encode(), SignedCall(method, target, content_type, ""))
         if not hmac.compare_digest(expected, signature):
             raise CallRefusedError("it is not signed by a broker of this cluster")
         try:

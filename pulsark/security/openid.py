@@ -24,7 +24,7 @@ from pulsark.runtime import run_in_worker
 from pulsark.security.keys import Kept
 from pulsark.security.limits import ISSUER_RETRY_SECONDS, KEY_FILE_BYTES_MAX
 from pulsark.security.provider import Credentials, LoginError
-from pulsark.security.tokens import Rules, VerificationKey, claims_of, header_of, principal_of
+from pulsark.security.tokens import TokenRules, VerificationKey, claims_of, header_of, principal_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -137,7 +137,7 @@ class OpenIdProvider:
                 lambda data: keys_of("openIDJwksFile", data),
             )
         self.kept = () if self._file is None else (self._file,)
-        self._rules = Rules(
+        self._rules = TokenRules(
             settings.openIDRoleClaim,
             "aud",
             settings.openIDAllowedAudiences,

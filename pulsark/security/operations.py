@@ -1,7 +1,7 @@
 """What a client may want to do, and what it needs for that.
 
 Names are those of Pulsar's operations. Each has a ``Right``, what a role must have, and a
-``Kind``, which decides how a denial is answered: clients know Pulsar's answers.
+``TargetKind``, which decides how a denial is answered: clients know Pulsar's answers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Right(Enum):
     """The same; without a subscription it concerns all of them, which is for tenant admins."""
 
 
-class Kind(Enum):
+class TargetKind(Enum):
     """What an operation is on, with the status of its denial over HTTP."""
 
     def __init__(self, label: str, status: int) -> None:
@@ -60,9 +60,9 @@ class _Named(Enum):
         return member
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> TargetKind:
         """What it is on."""
-        return Kind.GENERAL
+        return TargetKind.GENERAL
 
     def __str__(self) -> str:
         return f"{self.kind.label} {self.name}"
@@ -90,9 +90,9 @@ class TenantOperation(_Named):
     DELETE_NAMESPACE = Right.TENANT_ADMIN
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> TargetKind:
         """What it is on."""
-        return Kind.TENANT
+        return TargetKind.TENANT
 
 
 class NamespaceOperation(_Named):
@@ -110,9 +110,9 @@ class NamespaceOperation(_Named):
     REVOKE_PERMISSION = Right.TENANT_ADMIN
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> TargetKind:
         """What it is on."""
-        return Kind.NAMESPACE
+        return TargetKind.NAMESPACE
 
 
 class TopicOperation(_Named):
@@ -143,9 +143,9 @@ class TopicOperation(_Named):
     SEAL = Right.TENANT_ADMIN
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> TargetKind:
         """What it is on."""
-        return Kind.TOPIC
+        return TargetKind.TOPIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class PolicyOperation:
     policy: str
     """Pulsar's name of a group of policies, as ``TTL`` or ``RATE``."""
     writes: bool
-    kind: Kind = Kind.NAMESPACE_POLICY
+    kind: TargetKind = TargetKind.NAMESPACE_POLICY
 
     @property
     def right(self) -> Right:

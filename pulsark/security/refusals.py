@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pulsark.security.decisions import Rule
-from pulsark.security.operations import GeneralOperation, Kind, PolicyOperation
+from pulsark.security.operations import GeneralOperation, PolicyOperation, TargetKind
 
 if TYPE_CHECKING:
     from pulsark.security.decisions import Target
@@ -49,11 +49,11 @@ def _reason(operation: Operation, target: Target) -> str:
     if operation is GeneralOperation.ADMINISTER_TENANT:
         return "Don't have permission to administrate resources on this tenant"
     what, name = {
-        Kind.TENANT: ("Tenant", f"tenant [{target.tenant}]"),
-        Kind.NAMESPACE: ("Namespace", f"namespace [{target.namespace}]"),
-        Kind.NAMESPACE_POLICY: ("NamespacePolicy", f"namespace [{target.namespace}]"),
-        Kind.TOPIC: ("Topic", f"topic [{target.topic}]"),
-        Kind.TOPIC_POLICY: ("TopicPolicy", f"topic [{target.topic}]"),
+        TargetKind.TENANT: ("Tenant", f"tenant [{target.tenant}]"),
+        TargetKind.NAMESPACE: ("Namespace", f"namespace [{target.namespace}]"),
+        TargetKind.NAMESPACE_POLICY: ("NamespacePolicy", f"namespace [{target.namespace}]"),
+        TargetKind.TOPIC: ("Topic", f"topic [{target.topic}]"),
+        TargetKind.TOPIC_POLICY: ("TopicPolicy", f"topic [{target.topic}]"),
     }.get(operation.kind, ("", ""))
     text = f"Unauthorized to validate{what}Operation for operation [{operation.name}] on {name}"
     policy = operation.policy if isinstance(operation, PolicyOperation) else ""

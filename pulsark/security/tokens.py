@@ -53,7 +53,7 @@ class VerificationKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class TokenRules:
     """What a token must say."""
 
     role_claim: str
@@ -162,12 +162,12 @@ def _keys_of(settings: Settings) -> list[Kept[VerificationKey]]:
     ]
 
 
-def rules_of(settings: Settings) -> Rules:
+def rules_of(settings: Settings) -> TokenRules:
     """What a token must say by the settings. Raises ``ConfigError``."""
     if settings.tokenAudienceClaim and not settings.tokenAudience:
         raise ConfigError("tokenAudienceClaim is set: set tokenAudience to what it must contain")
     audiences = (settings.tokenAudience,) if settings.tokenAudienceClaim else ()
-    return Rules(
+    return TokenRules(
         settings.tokenAuthClaim,
         settings.tokenAudienceClaim,
         audiences,
@@ -176,7 +176,7 @@ def rules_of(settings: Settings) -> Rules:
 
 
 def principal_of(
-    credentials: Credentials, keys: Sequence[VerificationKey], rules: Rules, now_ms: int
+    credentials: Credentials, keys: Sequence[VerificationKey], rules: TokenRules, now_ms: int
 ) -> Principal:
     """Whom a token is for, if one of the keys has signed it. Pure. Raises ``LoginError``."""
     token = credentials.data

@@ -29,7 +29,7 @@ from pulsark.storage.cursor import records as cursor_records
 from pulsark.storage.cursor.cursor import Cursor
 from pulsark.storage.cursor.history import HistoryLimits
 from pulsark.storage.cursor.log import CursorLog, CursorLogConfig
-from pulsark.storage.cursor.log_ledger import CursorLedger, Group
+from pulsark.storage.cursor.log_ledger import CommitGroup, CursorLedger
 from pulsark.storage.cursor.log_writer import CursorLogWriter
 from pulsark.wire.ack_set import words_of_mask
 from pulsark.wire.position import EARLIEST, Position
@@ -369,19 +369,19 @@ def answer_at_once(patch: pytest.MonkeyPatch) -> None:
 
 def answer_at_the_first_ledger(patch: pytest.MonkeyPatch) -> None:
     """Within a rollover, one of the two ledgers is taken for enough."""
-    init = Group.__init__
+    init = CommitGroup.__init__
 
-    def impatient(self: Group, dones: Any, marks: Any, waits: int) -> None:
+    def impatient(self: CommitGroup, dones: Any, marks: Any, waits: int) -> None:
         init(self, dones, marks, waits)
 
-    release = Group.release
+    release = CommitGroup.release
 
-    def first(self: Group) -> None:
+    def first(self: CommitGroup) -> None:
         self.waits = 1
         release(self)
 
-    patch.setattr(Group, "__init__", impatient)
-    patch.setattr(Group, "release", first)
+    patch.setattr(CommitGroup, "__init__", impatient)
+    patch.setattr(CommitGroup, "release", first)
 
 
 def enthrone_before_the_snapshot_is_durable(patch: pytest.MonkeyPatch) -> None:
@@ -397,7 +397,7 @@ def snapshot_alone(patch: pytest.MonkeyPatch) -> None:
     """Groups of the time of a rollover go to the active ledger only."""
     write = CursorLogWriter._write
 
-    def only_active(self: CursorLogWriter, records: Any, group: Group) -> None:
+    def only_active(self: CursorLogWriter, records: Any, group: CommitGroup) -> None:
         successor = self._successor
         if self._active is not None:
             self._successor = None

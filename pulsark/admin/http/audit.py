@@ -27,7 +27,7 @@ from pulsark.errors import PulsarkError
 from pulsark.metadata.resources import SYSTEM_TENANT
 from pulsark.runtime import Runtime
 from pulsark.security.audit.audit import DENIED, Audit
-from pulsark.security.audit.changes import Changes
+from pulsark.security.audit.changes import AuditedChanges
 from pulsark.security.audit.events import (
     ACCESSES,
     Call,
@@ -129,7 +129,7 @@ class _Seen:
         state = {**scope.get("state", {}), NOTE: self.note, NAMED: request_id}
         self.scope: Scope = {**scope, "state": state}
         """What the application gets; it leaves the route there."""
-        self.changes = Changes()
+        self.changes = AuditedChanges()
         self._judged: Judged | None = None
         self._body = b""
 

@@ -22,7 +22,7 @@ from pulsark.admin.http.broker_calls import target_of
 from pulsark.admin.http.inner import NAMED, REQUEST_ID, scope_of, serve
 from pulsark.admin.http.requests import TLS_PEER, body_bytes
 from pulsark.dispatch.peers.http_call import (
-    Answer,
+    PeerAnswer,
     PeerBrokeOffError,
     PeerError,
     PeerGoneError,
@@ -154,7 +154,7 @@ class Forwarded(Response):
             request_id=getattr(request.state, NAMED, ""),
         )
 
-    async def _pass_on(self, answer: Answer, send: Send) -> None:
+    async def _pass_on(self, answer: PeerAnswer, send: Send) -> None:
         self._has_begun = True
         setattr(self._request.state, PASSED_ON, True)
         headers = [(name, value) for name, value in answer.headers if name not in _DROPPED]

@@ -31,10 +31,10 @@ from pulsark.security.authorization import AuthorizationProvider
 from pulsark.security.decisions import Decision, Rule, Target, owner_of
 from pulsark.security.operations import (
     GeneralOperation,
-    Kind,
     NamespaceOperation,
     Operation,
     PolicyOperation,
+    TargetKind,
     TenantOperation,
     TopicOperation,
 )
@@ -256,7 +256,7 @@ def namespace_policy(policy: str, writes: bool) -> Need:
 
 def topic_policy(policy: str, writes: bool) -> Need:
     """To read or write a policy of the topic in the path."""
-    operation = PolicyOperation(policy, writes, Kind.TOPIC_POLICY)
+    operation = PolicyOperation(policy, writes, TargetKind.TOPIC_POLICY)
     return Need(lambda method, path: [(operation, Target.of_topic(_topic(path)))])
 
 

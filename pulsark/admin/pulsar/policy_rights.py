@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pulsark.admin.http.guard import Asked, Need, Path, of_path
-from pulsark.security.operations import GeneralOperation, Kind, Operation, PolicyOperation
+from pulsark.security.operations import GeneralOperation, Operation, PolicyOperation, TargetKind
 
 GROUPS = {
     "allowedClusters": "ALLOW_CLUSTERS",
@@ -65,15 +65,15 @@ _OF_TOPICS: dict[str, GeneralOperation] = {"maxMessageSize": GeneralOperation.AD
 """Those that are in no group."""
 
 
-def operation_on(kind: Kind, name: str, *, writes: bool) -> Operation:
+def operation_on(kind: TargetKind, name: str, *, writes: bool) -> Operation:
     """What it is to read or write a policy."""
-    if kind is Kind.NAMESPACE_POLICY and name == "delayedDelivery" and writes:
+    if kind is TargetKind.NAMESPACE_POLICY and name == "delayedDelivery" and writes:
         return GeneralOperation.SUPER_USER  # as in Pulsar, for whatever reason
-    without = _OF_NAMESPACES if kind is Kind.NAMESPACE_POLICY else _OF_TOPICS
+    without = _OF_NAMESPACES if kind is TargetKind.NAMESPACE_POLICY else _OF_TOPICS
     return without.get(name) or PolicyOperation(GROUPS[name], writes, kind)
 
 
-def _of_name_in_path(kind: Kind) -> Need:
+def _of_name_in_path(kind: TargetKind) -> Need:
     def asked(method: str, path: Path) -> list[Asked]:
         operation = operation_on(kind, path["policy"], writes=method != "GET")
         return [(operation, of_path(path))]
@@ -81,6 +81,6 @@ def _of_name_in_path(kind: Kind) -> Need:
     return Need(asked)
 
 
-NAMESPACE_POLICY = _of_name_in_path(Kind.NAMESPACE_POLICY)
-TOPIC_POLICY = _of_name_in_path(Kind.TOPIC_POLICY)
+NAMESPACE_POLICY = _of_name_in_path(TargetKind.NAMESPACE_POLICY)
+TOPIC_POLICY = _of_name_in_path(TargetKind.TOPIC_POLICY)
 """What the routes of all policies need."""

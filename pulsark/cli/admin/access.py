@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from pulsark.admin_client.client import AdminClient
 from pulsark.admin_client.credentials import Credentials
-from pulsark.cli.terminal.login import LOGIN, Login
+from pulsark.cli.terminal.login import LOGIN, CommandLogin
 
 
 def credentials() -> Credentials:
     """What stands before the command, or in the environment."""
-    login = LOGIN.get(Login())
+    login = LOGIN.get(CommandLogin())
     if login.plugin is not None:
         return Credentials.of(login.plugin, login.params, login.trust_path)
     found = Credentials.from_environment(os.environ)

@@ -112,9 +112,9 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Say whether events were changed or removed. Exit code 1: they were."""
-    from pulsark.security.audit.chain import Checker, Finding
+    from pulsark.security.audit.chain import ChainFault, Checker
 
-    checker, findings = Checker(digest.strip().lower()), list[Finding]()
+    checker, findings = Checker(digest.strip().lower()), list[ChainFault]()
     with connected_client(service_url, ClientLog()) as (pulsar, client):
         reader = _reader(pulsar, client, None)
         for event in _stored(reader):

@@ -42,7 +42,7 @@ _MEANINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class MessageOutput:
     """How results are printed."""
 
     as_json: bool
@@ -155,7 +155,7 @@ def run_produce(
     key: str | None,
     properties: dict[str, str],
     count: int,
-    output: Output,
+    output: MessageOutput,
 ) -> None:
     """Publish ``messages`` (or the lines of stdin) ``count`` times, in order."""
     texts: Iterator[str] = (
@@ -210,7 +210,7 @@ def run_consume(
     position_name: str,
     number: int,
     timeout_s: float | None,
-    output: Output,
+    output: MessageOutput,
 ) -> None:
     """Print and acknowledge messages until ``number``, a pause of ``timeout_s`` or Ctrl-C."""
     log = ClientLog()
@@ -234,7 +234,7 @@ def _receive(
     consumer: Any,
     number: int,
     timeout_s: float | None,
-    output: Output,
+    output: MessageOutput,
     log: ClientLog,
 ) -> None:
     received, idle_ms = 0, 0

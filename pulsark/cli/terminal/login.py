@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 
-class Login(NamedTuple):
+class CommandLogin(NamedTuple):
     """What stands before a command. ``plugin`` is ``None`` where nothing says how to log in."""
 
     plugin: str | None = None
@@ -14,5 +14,5 @@ class Login(NamedTuple):
     trust_path: str = ""
 
 
-LOGIN: ContextVar[Login] = ContextVar("LOGIN")
+LOGIN: ContextVar[CommandLogin] = ContextVar("LOGIN")
 """That of the command that runs."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class BulkPublish:
+class BulkPublishCalls:
     """A write of Spark, by the id of its origin and its number there."""
 
     _client: AdminClient

@@ -7,11 +7,11 @@ from typing import Protocol
 
 from pulsark.admin_client.client import AdminClient
 from pulsark.admin_client.credentials import Credentials
-from pulsark.datasource.admin.bulk_publish import BulkPublish
-from pulsark.datasource.admin.queries import Queries
-from pulsark.datasource.admin.schemas import Schemas
-from pulsark.datasource.admin.sealing import Sealing
-from pulsark.datasource.admin.topics import Topics
+from pulsark.datasource.admin.bulk_publish import BulkPublishCalls
+from pulsark.datasource.admin.queries import QueryCalls
+from pulsark.datasource.admin.schemas import SchemaCalls
+from pulsark.datasource.admin.sealing import SealingCalls
+from pulsark.datasource.admin.topics import TopicCalls
 from pulsark.datasource.options.errors import DataSourceError, UnavailableError
 
 
@@ -59,8 +59,8 @@ class SparkAdmin(AdminClient):
         credentials: Credentials | None = None,
     ) -> None:
         super().__init__(url, patience_s, known=known, credentials=credentials)
-        self.topics = Topics(self)
-        self.schemas = Schemas(self)
-        self.queries = Queries(self)
-        self.bulk_publish = BulkPublish(self)
-        self.sealing = Sealing(self)
+        self.topics = TopicCalls(self)
+        self.schemas = SchemaCalls(self)
+        self.queries = QueryCalls(self)
+        self.bulk_publish = BulkPublishCalls(self)
+        self.sealing = SealingCalls(self)

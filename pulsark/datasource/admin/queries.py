@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Queries:
+class QueryCalls:
     """Claims of queries at the broker, by the query's id."""
 
     _client: AdminClient

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Schemas:
+class SchemaCalls:
     """Reads and registers schemas."""
 
     _client: AdminClient

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Sealing:
+class SealingCalls:
     """Plans of sealing and their results; see ``admin.spark.sealing``."""
 
     _client: AdminClient

@@ -26,7 +26,7 @@ _PARTITION_SUFFIX = re.compile(r"-partition-\d+$")
 
 
 @dataclass(frozen=True, slots=True)
-class Topics:
+class TopicCalls:
     """Persistent topics of the broker."""
 
     _client: AdminClient

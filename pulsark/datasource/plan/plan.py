@@ -25,7 +25,7 @@ LARGE_BYTES = 128 << 20
 """A split above this size is cut, however many there are: a failed task reads it all again."""
 
 
-class Segment(NamedTuple):
+class Span(NamedTuple):
     """Consecutive entries of one ledger, both ends inclusive; ``size`` in bytes, about."""
 
     ledger_id: int
@@ -35,13 +35,13 @@ class Segment(NamedTuple):
 
     @property
     def entries(self) -> int:
-        """How many entries the segment has."""
+        """How many entries the span has."""
         return self.last - self.first + 1
 
-    def part(self, first: int, last: int) -> Segment:
+    def part(self, first: int, last: int) -> Span:
         """Some of its entries, with their share of the size."""
         size = self.size * (last - first + 1) // self.entries
-        return Segment(self.ledger_id, first, last, size)
+        return Span(self.ledger_id, first, last, size)
 
 
 class Between(NamedTuple):
@@ -71,7 +71,7 @@ class Split:
 
     ``skip_through`` is the batch index in the first entry that was already read (-1: none),
     ``stop_after`` the last batch index to read in the last entry (-1: all). ``files`` have some of
-    the entries, or all; the broker has each of them. With ``compacted`` the segments are of a
+    the entries, or all; the broker has each of them. With ``compacted`` the spans are of a
     compacted ledger, and the task reads the stored entries between them. With ``only_files`` only
     the files have the entries, as they were.
     """
@@ -81,7 +81,7 @@ class Split:
     partition: int
     topic_id: str
     flight_url: str
-    segments: tuple[Segment, ...]
+    spans: tuple[Span, ...]
     skip_through: int = -1
     stop_after: int = -1
     files: TableFiles = NO_FILES
@@ -91,16 +91,16 @@ class Split:
     @property
     def entries(self) -> int:
         """How many entries the split has."""
-        return sum(segment.entries for segment in self.segments)
+        return sum(span.entries for span in self.spans)
 
-    def of(self, segments: Sequence[Segment]) -> Split:
+    def of(self, spans: Sequence[Span]) -> Split:
         """Some of its entries, in order."""
-        whole, some = self.segments, tuple(segments)
+        whole, some = self.spans, tuple(spans)
         begins = some[0][:2] == whole[0][:2]
         ends = (some[-1].ledger_id, some[-1].last) == (whole[-1].ledger_id, whole[-1].last)
         return replace(
             self,
-            segments=some,
+            spans=some,
             skip_through=self.skip_through if begins else -1,
             stop_after=self.stop_after if ends else -1,
         )
@@ -108,10 +108,10 @@ class Split:
     @property
     def size(self) -> int:
         """Bytes of the entries, about."""
-        return sum(segment.size for segment in self.segments)
+        return sum(span.size for span in self.spans)
 
 
-def segments_between(state: PartitionState, after: MessageId, through: MessageId) -> list[Segment]:
+def spans_between(state: PartitionState, after: MessageId, through: MessageId) -> list[Span]:
     """The entries in ``(after, through]``, ledger by ledger."""
     found = []
     for ledger in state.ledgers:
@@ -124,7 +124,7 @@ def segments_between(state: PartitionState, after: MessageId, through: MessageId
             last = through.entry_id
         if first <= last:
             size = ledger.size * (last - first + 1) // max(ledger.entries, 1)
-            found.append(Segment(ledger.ledger_id, first, last, size))
+            found.append(Span(ledger.ledger_id, first, last, size))
     return found
 
 
@@ -132,8 +132,8 @@ def range_of(state: PartitionState, after: MessageId, through: MessageId) -> Spl
     """The whole range ``(after, through]`` as one split; ``None`` if there is nothing in it."""
     if not comes_after(through, after):
         return None
-    segments = segments_between(state, after, through)
-    if not segments:
+    spans = spans_between(state, after, through)
+    if not spans:
         return None
     return Split(
         topic=state.topic,
@@ -141,8 +141,8 @@ def range_of(state: PartitionState, after: MessageId, through: MessageId) -> Spl
         partition=state.partition,
         topic_id=state.topic_id,
         flight_url=state.flight_url,
-        segments=tuple(segments),
-        skip_through=after.batch_index if segments[0][:2] == after.position else -1,
+        spans=tuple(spans),
+        skip_through=after.batch_index if spans[0][:2] == after.position else -1,
         stop_after=through.batch_index,
     )
 
@@ -161,7 +161,7 @@ def compacted_range(state: PartitionState, after: MessageId, through: MessageId)
         partition=state.partition,
         topic_id=state.topic_id,
         flight_url=state.flight_url,
-        segments=(Segment(part.ledger_id, 0, part.entries - 1, part.size),),
+        spans=(Span(part.ledger_id, 0, part.entries - 1, part.size),),
         compacted=Between(after, through),
     )
 
@@ -246,90 +246,86 @@ def _cut(item: Split, parts: int) -> Iterator[Split]:
     parts = max(1, min(parts, item.entries))
     bounds = [item.entries * i // parts for i in range(parts + 1)]
     for i in range(parts):
-        yield item.of(tuple(_slice(item.segments, bounds[i], bounds[i + 1])))
+        yield item.of(tuple(_slice(item.spans, bounds[i], bounds[i + 1])))
 
 
-def _slice(segments: Iterable[Segment], start: int, stop: int) -> Iterator[Segment]:
-    """Entries number ``start`` to ``stop`` (exclusive) of segments laid end to end."""
+def _slice(spans: Iterable[Span], start: int, stop: int) -> Iterator[Span]:
+    """Entries number ``start`` to ``stop`` (exclusive) of spans laid end to end."""
     base = 0
-    for segment in segments:
+    for span in spans:
         first = max(start - base, 0)
-        last = min(stop - base, segment.entries) - 1
+        last = min(stop - base, span.entries) - 1
         if first <= last:
-            yield segment.part(segment.first + first, segment.first + last)
-        base += segment.entries
+            yield span.part(span.first + first, span.first + last)
+        base += span.entries
 
 
 def with_files(item: Split, found: TableFiles) -> Split:
     """The split with those of the files that have some of its entries."""
     files = {}
-    for segment in item.segments:
-        key = item.name, segment.ledger_id
+    for span in item.spans:
+        key = item.name, span.ledger_id
         some = tuple(
             file
             for file in found.files.get(key, ())
-            if file.last >= segment.first and file.first <= segment.last
+            if file.last >= span.first and file.first <= span.last
         )
         if some:
             files[key] = some
     return replace(item, files=TableFiles(found.directories, files)) if files else item
 
 
-def consecutive(item: Split, segments: Sequence[Segment]) -> Iterator[Split]:
-    """Some of a split's entries, at most one segment a ledger, as splits without gaps."""
-    places = {segment.ledger_id: number for number, segment in enumerate(item.segments)}
-    run: list[Segment] = []
-    for segment in segments:
-        number = places[segment.ledger_id]
+def consecutive(item: Split, spans: Sequence[Span]) -> Iterator[Split]:
+    """Some of a split's entries, at most one span a ledger, as splits without gaps."""
+    places = {span.ledger_id: number for number, span in enumerate(item.spans)}
+    run: list[Span] = []
+    for span in spans:
+        number = places[span.ledger_id]
         joined = run and (
             places[run[-1].ledger_id] == number - 1
-            and run[-1].last == item.segments[number - 1].last
-            and segment.first == item.segments[number].first
+            and run[-1].last == item.spans[number - 1].last
+            and span.first == item.spans[number].first
         )
         if run and not joined:
             yield item.of(run)
             run = []
-        run.append(segment)
+        run.append(span)
     if run:
         yield item.of(run)
 
 
 def pieces(item: Split) -> Iterator[tuple[Split, TableFile | None]]:
     """A split as consecutive ones, each within a file, or with entries that no file has."""
-    found: list[tuple[list[Segment], TableFile | None]] = []
-    for segment in item.segments:
-        for part, file in _by_file(
-            segment, item.files.files.get((item.name, segment.ledger_id), ())
-        ):
+    found: list[tuple[list[Span], TableFile | None]] = []
+    for span in item.spans:
+        for part, file in _by_file(span, item.files.files.get((item.name, span.ledger_id), ())):
             if found and file is None and found[-1][1] is None:
                 found[-1][0].append(part)
             else:
                 found.append(([part], file))
-    for segments, file in found:
-        yield replace(item.of(segments), files=NO_FILES), file
+    for spans, file in found:
+        yield replace(item.of(spans), files=NO_FILES), file
 
 
 def behind(item: Split, entry_id: int) -> Split:
     """What is left of a split within one ledger, from an entry on."""
-    (segment,) = item.segments
-    return item.of([segment.part(max(entry_id, segment.first), segment.last)])
+    (span,) = item.spans
+    return item.of([span.part(max(entry_id, span.first), span.last)])
 
 
-def _by_file(
-    segment: Segment, files: Iterable[TableFile]
-) -> Iterator[tuple[Segment, TableFile | None]]:
-    first = segment.first
+def _by_file(span: Span, files: Iterable[TableFile]) -> Iterator[tuple[Span, TableFile | None]]:
+    first = span.first
     for file in sorted(files, key=lambda file: file.first):
-        if file.last < first or file.first > segment.last:
+        if file.last < first or file.first > span.last:
             continue
         if first < file.first:
-            yield segment.part(first, file.first - 1), None
+            yield span.part(first, file.first - 1), None
             first = file.first
-        last = min(file.last, segment.last)
-        yield segment.part(first, last), file
+        last = min(file.last, span.last)
+        yield span.part(first, last), file
         first = last + 1
-    if first <= segment.last:
-        yield segment.part(first, segment.last), None
+    if first <= span.last:
+        yield span.part(first, span.last), None
 
 
 def within_bytes(
@@ -340,15 +336,15 @@ def within_bytes(
     At least one entry beyond it, so that a stream with a small limit moves.
     """
     reached: MessageId | None = None
-    for segment in segments_between(state, after, through):
-        fit = segment.entries
-        if segment.size > budget:
-            fit = budget * segment.entries // segment.size
+    for span in spans_between(state, after, through):
+        fit = span.entries
+        if span.size > budget:
+            fit = budget * span.entries // span.size
         if fit == 0 and reached is None:
             fit = 1
         if fit > 0:
-            reached = MessageId(segment.ledger_id, segment.first + fit - 1)
-        if fit < segment.entries:
+            reached = MessageId(span.ledger_id, span.first + fit - 1)
+        if fit < span.entries:
             break
-        budget -= segment.size
+        budget -= span.size
     return through if reached is None or reached.position == through.position else reached

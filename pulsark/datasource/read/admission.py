@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.datasource.admin.partitions import PartitionState
 from pulsark.datasource.options.offsets import StreamOffset
-from pulsark.datasource.plan.plan import comes_after, segments_between, within_bytes
+from pulsark.datasource.plan.plan import comes_after, spans_between, within_bytes
 from pulsark.datasource.read.stream_api import (
     ReadAllAvailable,
     ReadLimit,
@@ -142,8 +142,8 @@ def _sizes(begin: StreamOffset, end: StreamOffset, states: States) -> Mapping[st
     for name, offset in end.partitions.items():
         after = begin.start_of(name, offset)
         if name in states and comes_after(offset.read, after):
-            segments = segments_between(states[name], after, offset.read)
-            sizes[name] = sum(segment.size for segment in segments)
+            spans = spans_between(states[name], after, offset.read)
+            sizes[name] = sum(span.size for span in spans)
     return sizes
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pulsark.admin_client.credentials import Credentials
-    from pulsark.datasource.plan.plan import Segment, Split
+    from pulsark.datasource.plan.plan import Span, Split
 
 Ids = npt.NDArray[np.int64]
 
@@ -45,7 +45,7 @@ _RETRIED = (
 _clients: dict[str, fl.FlightClient] = {}
 
 
-class Entries(NamedTuple):
+class EntryColumns(NamedTuple):
     """Consecutive entries of a split: three columns of equal length."""
 
     ledger_ids: list[int]
@@ -59,18 +59,18 @@ class Remaining:
     def __init__(self, split: Split, fail_on_gap: bool) -> None:
         self._name = split.name
         self._fail_on_gap = fail_on_gap
-        self._segments: list[Segment] = list(split.segments)
-        self.last = (split.segments[-1].ledger_id, split.segments[-1].last)
+        self._spans: list[Span] = list(split.spans)
+        self.last = (split.spans[-1].ledger_id, split.spans[-1].last)
 
     @property
     def first(self) -> tuple[int, int]:
         """The next entry expected; not when ``done``."""
-        return self._segments[0].ledger_id, self._segments[0].first
+        return self._spans[0].ledger_id, self._spans[0].first
 
     @property
     def done(self) -> bool:
         """Whether everything has come."""
-        return not self._segments
+        return not self._spans
 
     def take(self, ledger_ids: Ids, entry_ids: Ids) -> None:
         """Note entries as received; ``DataLossError`` at a gap, ``DataSourceError`` otherwise."""
@@ -78,10 +78,10 @@ class Remaining:
         while at < len(entry_ids):
             if self.done:
                 raise self._surprise(ledger_ids[at], entry_ids[at])
-            segment = self._segments[0]
-            count = min(segment.entries, len(entry_ids) - at)
-            expected = np.arange(segment.first, segment.first + count)
-            right = (ledger_ids[at : at + count] == segment.ledger_id) & (
+            span = self._spans[0]
+            count = min(span.entries, len(entry_ids) - at)
+            expected = np.arange(span.first, span.first + count)
+            right = (ledger_ids[at : at + count] == span.ledger_id) & (
                 entry_ids[at : at + count] == expected
             )
             good = count if right.all() else int(right.argmin())
@@ -94,14 +94,14 @@ class Remaining:
         """Give up on the rest, which is gone; ``DataLossError`` if that is not allowed."""
         if self._fail_on_gap:
             raise self._loss("the end of the topic")
-        self._segments.clear()
+        self._spans.clear()
 
     def _advance(self, count: int) -> None:
-        segment = self._segments[0]
-        if count == segment.entries:
-            del self._segments[0]
+        span = self._spans[0]
+        if count == span.entries:
+            del self._spans[0]
         elif count:
-            self._segments[0] = segment._replace(first=segment.first + count)
+            self._spans[0] = span._replace(first=span.first + count)
 
     def _gap(self, ledger_id: int, entry_id: int) -> None:
         found = (ledger_id, entry_id)
@@ -109,13 +109,13 @@ class Remaining:
             raise self._surprise(ledger_id, entry_id)
         if self._fail_on_gap:
             raise self._loss(f"{ledger_id}:{entry_id}")
-        while not self.done and self._segments[0].ledger_id < ledger_id:
-            del self._segments[0]
-        if self.done or self._segments[0].ledger_id != ledger_id:
+        while not self.done and self._spans[0].ledger_id < ledger_id:
+            del self._spans[0]
+        if self.done or self._spans[0].ledger_id != ledger_id:
             raise self._surprise(ledger_id, entry_id)
-        if not self._segments[0].first <= entry_id <= self._segments[0].last:
+        if not self._spans[0].first <= entry_id <= self._spans[0].last:
             raise self._surprise(ledger_id, entry_id)
-        self._segments[0] = self._segments[0]._replace(first=entry_id)
+        self._spans[0] = self._spans[0]._replace(first=entry_id)
 
     def _loss(self, found: str) -> DataLossError:
         ledger_id, entry_id = self.first
@@ -135,7 +135,7 @@ def read_entries(
     fail_on_data_loss: bool,
     find_flight_url: Callable[[], str],
     credentials: Credentials,
-) -> Iterator[Entries]:
+) -> Iterator[EntryColumns]:
     """All entries of a split; ``UnavailableError`` after ``patience_s`` without any progress."""
     remaining = Remaining(split, fail_on_data_loss)
     url = split.flight_url
@@ -176,7 +176,7 @@ def read_entries(
 
 def _stream(
     url: str, split: Split, remaining: Remaining, patience_s: float, credentials: Credentials
-) -> Iterator[Entries]:
+) -> Iterator[EntryColumns]:
     ticket = {
         "topic": split.name,
         "topicId": split.topic_id,
@@ -196,7 +196,7 @@ def _stream(
             continue
         ledger_ids, entry_ids = batch.column(0).to_numpy(), batch.column(1).to_numpy()
         remaining.take(ledger_ids, entry_ids)
-        yield Entries(ledger_ids.tolist(), entry_ids.tolist(), batch.column(2).to_pylist())
+        yield EntryColumns(ledger_ids.tolist(), entry_ids.tolist(), batch.column(2).to_pylist())
 
 
 def _client(url: str, credentials: Credentials) -> fl.FlightClient:

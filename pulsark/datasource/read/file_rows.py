@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pulsark.datasource.admin.table_files import TableFile
-    from pulsark.datasource.plan.plan import Segment, Split
+    from pulsark.datasource.plan.plan import Span, Split
     from pulsark.datasource.read.filters import RowFilter
 
 BATCH_ROWS = 65_536
@@ -71,8 +71,8 @@ def file_rows(
 
     ``UnreadableError`` says from which entry on the broker has to deliver them.
     """
-    (segment,) = item.segments
-    first = segment.first
+    (span,) = item.spans
+    first = span.first
     for directory in directories:
         path = f"{directory}/{file.path}"
         try:
@@ -88,7 +88,7 @@ def file_rows(
             values = _values(parquet)
             stored = _stored_columns(columns, values)
             typed = values if "value" in stored else None
-            for run in _runs(parquet, _ranges(parquet, file), segment, wanted, stored, typed):
+            for run in _runs(parquet, _ranges(parquet, file), span, wanted, stored, typed):
                 first = max(first, run.low)
                 rows = parquet.read_row_groups(run.groups, columns=stored, use_threads=False)
                 (found,) = rows.combine_chunks().to_batches()
@@ -131,7 +131,7 @@ def _ranges(parquet: pq.ParquetFile, file: TableFile) -> list[tuple[int, int]]:
 def _runs(
     parquet: pq.ParquetFile,
     ranges: Sequence[tuple[int, int]],
-    segment: Segment,
+    span: Span,
     wanted: RowFilter,
     stored: Sequence[str],
     typed: ValueColumn | None,
@@ -147,7 +147,7 @@ def _runs(
     groups: list[int] = []
     rows = size = 0
     for number, (low, high) in enumerate(ranges):
-        if high < segment.first or low > segment.last:
+        if high < span.first or low > span.last:
             continue
         group = metadata.row_group(number)
         if not wanted.may_match(group, places):
@@ -197,17 +197,17 @@ def entry_rows(
     item: Split, entries: Iterable[tuple[int, bytes]], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The messages that a split within one ledger has of some entries."""
-    (segment,) = item.segments
+    (span,) = item.spans
     builder = RowBuilder(item.topic, item.partition, columns)
     for entry_id, entry in entries:
-        if not segment.first <= entry_id <= segment.last:
+        if not span.first <= entry_id <= span.last:
             continue
         limits = {}
-        if entry_id == segment.first and item.skip_through >= 0:
+        if entry_id == span.first and item.skip_through >= 0:
             limits["skip_through"] = item.skip_through
-        if entry_id == segment.last and item.stop_after >= 0:
+        if entry_id == span.last and item.stop_after >= 0:
             limits["stop_after"] = item.stop_after
-        builder.add(segment.ledger_id, entry_id, entry, **limits)
+        builder.add(span.ledger_id, entry_id, entry, **limits)
     if builder.rows:
         yield builder.finish()
 
@@ -236,32 +236,32 @@ def _shaped(rows: pa.RecordBatch, item: Split, columns: Sequence[str]) -> Iterat
 
 def _messages(rows: pa.RecordBatch, item: Split) -> pa.Array | None:
     """Which rows are messages of the split; ``None`` if all are."""
-    (segment,) = item.segments
+    (span,) = item.spans
     ids = rows.column("entry_id").to_numpy()
     sizes = pc.fill_null(rows.column("batch_size"), 1).to_numpy()
-    found = (sizes != 0) & (ids >= segment.first) & (ids <= segment.last)
+    found = (sizes != 0) & (ids >= span.first) & (ids <= span.last)
     if item.skip_through >= 0 or item.stop_after >= 0:
         indexes = np.maximum(rows.column("batch_index").to_numpy(), 0)
         if item.skip_through >= 0:
-            found &= (ids > segment.first) | (indexes > item.skip_through)
+            found &= (ids > span.first) | (indexes > item.skip_through)
         if item.stop_after >= 0:
-            found &= (ids < segment.last) | (indexes <= item.stop_after)
+            found &= (ids < span.last) | (indexes <= item.stop_after)
     return None if found.all() else pa.array(found)
 
 
 def _column(name: str, rows: pa.RecordBatch, item: Split) -> pa.Array:
     kind = ROW_SCHEMA.field(name).type
-    (segment,) = item.segments
+    (span,) = item.spans
     constants: dict[str, Any] = {
         "topic": item.topic,
         "partition": item.partition,
-        "ledger_id": segment.ledger_id,
+        "ledger_id": span.ledger_id,
     }
     if name in constants:
         return pa.repeat(pa.scalar(constants[name], kind), rows.num_rows)
     if name == "message_id":
         return pc.binary_join_element_wise(
-            str(segment.ledger_id),
+            str(span.ledger_id),
             rows.column("entry_id").cast(pa.string()),
             str(item.partition),
             rows.column("batch_index").cast(pa.string()),

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from pulsark.datasource.plan.plan import Segment, Split, consecutive
+from pulsark.datasource.plan.plan import Span, Split, consecutive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -127,24 +127,24 @@ def _plain(value: Any) -> Any:
 
 def narrowed(item: Split, conditions: Iterable[Condition]) -> list[Split]:
     """What of a split the conditions on ids and places can be true of, without gaps each."""
-    segments: list[Segment] = list(item.segments)
+    spans: list[Span] = list(item.spans)
     for each in conditions:
         match each.stored:
             case "topic" | "partition":
                 if not each.holds(getattr(item, each.stored)):
                     return []
             case _ if item.compacted is not None:
-                continue  # its segments are numbered otherwise
+                continue  # its spans are numbered otherwise
             case "ledger_id":
-                segments = [s for s in segments if each.holds(s.ledger_id)]
+                spans = [s for s in spans if each.holds(s.ledger_id)]
             case "entry_id":
-                segments = [s for s in segments if each.may_hold(s.first, s.last)]
-                segments = [_clipped(s, each) for s in segments]
-    return list(consecutive(item, segments))
+                spans = [s for s in spans if each.may_hold(s.first, s.last)]
+                spans = [_clipped(s, each) for s in spans]
+    return list(consecutive(item, spans))
 
 
-def _clipped(segment: Segment, each: Condition) -> Segment:
-    first, last = segment.first, segment.last
+def _clipped(span: Span, each: Condition) -> Span:
+    first, last = span.first, span.last
     match each.test:
         case "equal" | "is_in":
             inside = [value for value in each.values if first <= value <= last]
@@ -153,7 +153,7 @@ def _clipped(segment: Segment, each: Condition) -> Segment:
             last = min(last, each.values[0] - (each.test == "less"))
         case "greater" | "greater_equal":
             first = max(first, each.values[0] + (each.test == "greater"))
-    return segment.part(first, last)
+    return span.part(first, last)
 
 
 class RowFilter:

@@ -28,7 +28,7 @@ _DELTA_NAMES = {"int": "integer", "bigint": "long"}
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ColumnLayout:
     """``columns`` by name: their type, as Delta and Spark's JSON name it. In order.
 
     ``stored`` says of which column of a message one is a copy; those of the payload are none.
@@ -69,7 +69,7 @@ class Layout:
         return {name: kind for name, kind in self.columns.items() if isinstance(kind, str)}
 
 
-def layout_of(options: Options, schemas_of: SchemasOf) -> Layout:
+def layout_of(options: Options, schemas_of: SchemasOf) -> ColumnLayout:
     """The columns of a query; asks for schemas only where they count. ``OptionError``."""
     if options.value_format == "json":
         return _of_payload(options, _declared(options))
@@ -80,7 +80,7 @@ def layout_of(options: Options, schemas_of: SchemasOf) -> Layout:
         columns["value"] = "string"
     if not options.include_properties:
         del columns["properties"]
-    return Layout(columns, {name: name for name in columns})
+    return ColumnLayout(columns, {name: name for name in columns})
 
 
 def spark_type(kind: ColumnType) -> DataType:
@@ -90,7 +90,7 @@ def spark_type(kind: ColumnType) -> DataType:
     return _parse_datatype_json_value(kind)
 
 
-def _of_payload(options: Options, payload: ColumnType) -> Layout:
+def _of_payload(options: Options, payload: ColumnType) -> ColumnLayout:
     fields = types_of(payload)
     columns: dict[str, ColumnType] = dict(fields) or {"value": payload}
     stored = {}
@@ -106,7 +106,7 @@ def _of_payload(options: Options, payload: ColumnType) -> Layout:
         columns[name] = types[source]
         if source != "value_raw":
             stored[name] = source
-    return Layout(columns, stored, payload)
+    return ColumnLayout(columns, stored, payload)
 
 
 def _common(schemas: Mapping[str, Mapping[bytes, SchemaData]]) -> ColumnType:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from pulsark.datasource.admin.partitions import PartitionState
     from pulsark.datasource.options.options import Options
-    from pulsark.datasource.read.layout import Layout
+    from pulsark.datasource.read.layout import ColumnLayout
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class SplitReader:
     """Reads splits in tasks. Plain data, because it is pickled into every task."""
 
     options: Options
-    layout: Layout
+    layout: ColumnLayout
     columns: tuple[str, ...]
     conditions: tuple[Condition, ...] = ()
 
@@ -126,8 +126,8 @@ class SplitReader:
         from pulsark.wire.compacted_entry import unpack
 
         builder = RowBuilder(split.topic, split.partition, columns)
-        first = (split.segments[0].ledger_id, split.segments[0].first)
-        last = (split.segments[-1].ledger_id, split.segments[-1].last)
+        first = (split.spans[0].ledger_id, split.spans[0].first)
+        last = (split.spans[-1].ledger_id, split.spans[-1].last)
         compacted = split.compacted
         for chunk in read_entries(
             split,
@@ -167,7 +167,7 @@ class SplitReader:
 class PulsarkReader(DataSourceReader):
     """A batch read. Constructed anew for every execution."""
 
-    def __init__(self, options: Options, layout: Layout, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: Options, layout: ColumnLayout, columns: tuple[str, ...]) -> None:
         self._options = options
         self._splits = SplitReader(options, layout, columns)
 
@@ -296,7 +296,7 @@ def _with_files(splits: Sequence[Split], admin: SparkAdmin) -> list[Split]:
     found = {}
     for topic, mine in topics.items():
         # Ledgers are numbered together: one oldest number does for all partitions.
-        oldest = min(item.segments[0].ledger_id for item in mine)
+        oldest = min(item.spans[0].ledger_id for item in mine)
         partitions = max(item.partition for item in mine) + 1
         after = [oldest] * max(partitions, 1)
         found[topic] = admin.topics.table_files(TopicName.parse(topic), after)
@@ -313,17 +313,17 @@ def _messages_per_entry(item: Split, admin: SparkAdmin) -> float:
     if item.only_files:
         files = with_files(item, item.files).files.files.values()
         return sum(file.rows for some in files for file in some) / max(item.entries, 1)
-    first, last = item.segments[0], item.segments[-1]
+    first, last = item.spans[0], item.spans[-1]
     after = MessageId(first.ledger_id, first.first - 1)
     through = MessageId(last.ledger_id, last.last)
     messages, counted = admin.topics.count_messages(
         item.name, after, through, SAMPLE_MESSAGES, compacted=item.compacted is not None
     )
     entries = sum(
-        min(counted.entry_id, segment.last) - segment.first + 1
-        if segment.ledger_id == counted.ledger_id
-        else segment.entries
-        for segment in item.segments
-        if segment.ledger_id <= counted.ledger_id
+        min(counted.entry_id, span.last) - span.first + 1
+        if span.ledger_id == counted.ledger_id
+        else span.entries
+        for span in item.spans
+        if span.ledger_id <= counted.ledger_id
     )
     return messages / max(entries, 1)

@@ -19,7 +19,7 @@ from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
 
 if TYPE_CHECKING:
     from pulsark.datasource.admin.client import BrokerOptions
-    from pulsark.datasource.read.layout import Layout
+    from pulsark.datasource.read.layout import ColumnLayout
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Shape:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: ColumnLayout,
         columns: Sequence[str],
         schemas_of: Callable[[str], Schemas],
         *,

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pulsark.datasource.admin.client import SparkAdmin, admin_of
 from pulsark.datasource.options.errors import DataSourceError
 from pulsark.datasource.options.offsets import Edge, PartitionOffset, StreamOffset
-from pulsark.datasource.plan.plan import Split, comes_after, segments_between
+from pulsark.datasource.plan.plan import Split, comes_after, spans_between
 from pulsark.datasource.plan.topics import (
     States,
     TopicFinder,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from pulsark.datasource.admin.partitions import PartitionState
     from pulsark.datasource.options.options import Options
-    from pulsark.datasource.read.layout import Layout
+    from pulsark.datasource.read.layout import ColumnLayout
     from pulsark.wire.message_id import MessageId
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ _STOP_SECONDS = 2.0
 class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming read."""
 
-    def __init__(self, options: Options, layout: Layout, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: Options, layout: ColumnLayout, columns: tuple[str, ...]) -> None:
         self._options = options
         self._splits = SplitReader(options, layout, columns)
         self._admin: SparkAdmin | None = None
@@ -114,13 +114,13 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         states = self._states(self._finished)
         newest = self._ends(StreamOffset({}), states)
         behind = [
-            segment
+            span
             for name, offset in newest.partitions.items()
-            for segment in segments_between(states[name], self._begun(name, offset), offset.read)
+            for span in spans_between(states[name], self._begun(name, offset), offset.read)
         ]
         lag = {
-            "entries": sum(segment.entries for segment in behind),
-            "bytes": sum(segment.size for segment in behind),
+            "entries": sum(span.entries for span in behind),
+            "bytes": sum(span.size for span in behind),
         }
         follows = {FOLLOWS: self._following.said} if self._following is not None else {}
         return newest.to_json() | {BEHIND: lag} | follows

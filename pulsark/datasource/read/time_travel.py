@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.datasource.admin.table_files import PastTable, TableFile, TableFiles
 from pulsark.datasource.options.errors import DataLossError, OptionError
-from pulsark.datasource.plan.plan import Segment, Split, pieces, range_of
+from pulsark.datasource.plan.plan import Span, Split, pieces, range_of
 from pulsark.datasource.plan.topics import TopicFinder, require_topics, topic_names
 from pulsark.datasource.read.file_times import first_published_since
 from pulsark.wire.topic_name import TopicName
@@ -72,19 +72,19 @@ def _at_time(options: Options, admin: SparkAdmin) -> list[Split]:
 
 def _sealed(topic: TopicName, table: TableFiles) -> Iterator[Split]:
     """The files of each partition as one range."""
-    partitions: dict[str, list[Segment]] = {}
+    partitions: dict[str, list[Span]] = {}
     for (name, ledger_id), files in table.files.items():
         size = sum(file.size for file in files)
-        segment = Segment(ledger_id, files[0].first, files[-1].last, size)
-        partitions.setdefault(name, []).append(segment)
-    for name, segments in partitions.items():
+        span = Span(ledger_id, files[0].first, files[-1].last, size)
+        partitions.setdefault(name, []).append(span)
+    for name, spans in partitions.items():
         yield Split(
             topic=str(topic),
             name=name,
             partition=TopicName.parse(name).partition,
             topic_id="",
             flight_url="",
-            segments=tuple(segments),
+            spans=tuple(spans),
             files=table,
             only_files=True,
         )
@@ -104,15 +104,15 @@ def _published(
         if fail_on_data_loss:
             raise DataLossError(f"{problem}. Set option failOnDataLoss to false to go without")
         log.warning("%s", problem)
-    segments = list(_lost_since(table.later.directories, sealed, later, at))
-    if segments:
+    spans = list(_lost_since(table.later.directories, sealed, later, at))
+    if spans:
         yield Split(
             topic=state.topic,
             name=state.name,
             partition=state.partition,
             topic_id="",
             flight_url="",
-            segments=tuple(segments),
+            spans=tuple(spans),
             files=table.later,
             only_files=True,
         )
@@ -125,7 +125,7 @@ def _published(
 
 def _lost_since(
     directories: Sequence[str], sealed: Ledgers, later: Ledgers, at: int
-) -> Iterator[Segment]:
+) -> Iterator[Span]:
     """Entries that were not sealed at that time, of ledgers that only the table still had after it.
 
     They are in order, so the first entry published since ends them.
@@ -136,9 +136,9 @@ def _lost_since(
             end = first_published_since(file, directories, at + 1, first)
             if end is not None:
                 if end > first:
-                    yield Segment(ledger_id, first, end - 1, file.size)
+                    yield Span(ledger_id, first, end - 1, file.size)
                 return
-        yield Segment(ledger_id, first, files[-1].last, sum(file.size for file in files))
+        yield Span(ledger_id, first, files[-1].last, sum(file.size for file in files))
 
 
 def _of(name: str, table: TableFiles) -> Ledgers:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
 
     from pulsark.datasource.options.options import Options
-    from pulsark.datasource.read.layout import Layout
+    from pulsark.datasource.read.layout import ColumnLayout
 
 _LIMITS = {
     "maxRowsPerTrigger": "max_rows_per_trigger",
@@ -31,7 +31,7 @@ class UnlimitedStreamReader(PulsarkStreamReader):
     checkpoint does not know: the first batch after a restart may be empty.
     """
 
-    def __init__(self, options: Options, layout: Layout, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: Options, layout: ColumnLayout, columns: tuple[str, ...]) -> None:
         for name, field in _LIMITS.items():
             if getattr(options, field) is not None:
                 raise OptionError(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pulsark.datasource.write.write_options import WriteOptions
 
 
-class Sender:
+class RowSender:
     """One task. ``columns``: by meaning, the name of a column."""
 
     def __init__(self, options: WriteOptions, columns: dict[str, str], values_of: ValuesOf) -> None:

@@ -28,7 +28,7 @@ from pulsark.datasource.options.errors import DataSourceError, OptionError
 from pulsark.datasource.plan.topics import topic_names
 from pulsark.datasource.plan.workers import settle
 from pulsark.datasource.write.outgoing import columns_beside_fields, columns_of
-from pulsark.datasource.write.sending import Sender
+from pulsark.datasource.write.sending import RowSender
 from pulsark.datasource.write.topic_writers import Batch, StagedTopic, TopicWriters
 from pulsark.datasource.write.typed_values import TopicSchema, TypedValues, ValueForm, register
 from pulsark.datasource.write.write_options import RAW, WriteOptions
@@ -103,7 +103,7 @@ class Sink:
         context = TaskContext.get()
         task = context.partitionId() if context is not None else 0
         if not self.options.exactly_once:
-            sender = Sender(self.options, self.columns, self.topic_values)
+            sender = RowSender(self.options, self.columns, self.topic_values)
             sender.send(batches)
             settle()
             return TaskResult(task, ident, ())

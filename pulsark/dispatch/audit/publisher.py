@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.registry import Topics
     from pulsark.metadata.resources import Resources
     from pulsark.runtime import Clock
-    from pulsark.security.audit.chain import Record
+    from pulsark.security.audit.chain import AuditRecord
     from pulsark.wire.position import Position
 
 
@@ -149,7 +149,7 @@ class AuditPublisher:
             position = topic.ledger.previous_position(position)
         return NOTHING
 
-    async def publish(self, records: Sequence[Record], times_ms: Sequence[int]) -> None:
+    async def publish(self, records: Sequence[AuditRecord], times_ms: Sequence[int]) -> None:
         """Return once they are durable. After an error, whether they are is not known."""
         producer = self._producer
         if producer is None:
@@ -164,7 +164,7 @@ class AuditPublisher:
         finally:
             self._answer = None
 
-    def _entry(self, producer: Producer, record: Record, time_ms: int) -> Entry:
+    def _entry(self, producer: Producer, record: AuditRecord, time_ms: int) -> Entry:
         self._published_ms = max(self._published_ms, self._clock.now_ms())
         head = pb.MessageMetadata(
             producer_name=producer.name,

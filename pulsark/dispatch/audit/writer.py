@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from pulsark import __version__
-from pulsark.security.audit.chain import NOTHING, Record, record
+from pulsark.security.audit.chain import NOTHING, AuditRecord, record
 from pulsark.security.audit.events import START, STOP
 from pulsark.security.audit.limits import (
     AUDIT_CLOSE_SECONDS,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         async def open(self) -> Head:
             """Be able to publish; says which record is the last."""
 
-        async def publish(self, records: Sequence[Record], times_ms: Sequence[int]) -> None:
+        async def publish(self, records: Sequence[AuditRecord], times_ms: Sequence[int]) -> None:
             """Return once they are durable."""
 
         def close(self) -> None:
@@ -59,7 +59,7 @@ class AuditWriter:
         self._closing = False
         self._head: Head | None = None
         """That of the last record made; ``None`` until the topic was read."""
-        self._made: list[tuple[Record, int]] = []
+        self._made: list[tuple[AuditRecord, int]] = []
         """Records that are not durable yet, as far as is known, with the times of their events."""
         self._failures = 0
         self._logged = clock.monotonic()

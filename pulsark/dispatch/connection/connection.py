@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, cast
 
 from pulsark.dispatch.connection import notices
 from pulsark.dispatch.connection.command_turns import CommandTurns
-from pulsark.dispatch.connection.handshake import Handshake, State
+from pulsark.dispatch.connection.handshake import Handshake, HandshakeState
 from pulsark.dispatch.connection.intake import Intake
 from pulsark.dispatch.connection.keep_alive import KeepAlive
 from pulsark.dispatch.connection.opened import Opened
 from pulsark.dispatch.connection.output import Output
-from pulsark.dispatch.connection.pending_requests import Requests
+from pulsark.dispatch.connection.pending_requests import PendingRequests
 from pulsark.dispatch.connection.sends import Sends
 from pulsark.dispatch.connection.served_client import ServedClient
 from pulsark.errors import ClientError, ProtocolError, ServerError
@@ -47,7 +47,7 @@ class Connection(asyncio.BufferedProtocol):
     """The server's side of one TCP connection. Its parts are made when the socket is open."""
 
     output: Output
-    requests: Requests
+    requests: PendingRequests
     intake: Intake
     keep_alive: KeepAlive
     client: ServedClient
@@ -71,16 +71,16 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_open(self) -> bool:
         """Whether the handshake is done and the socket is not closed."""
-        return self.handshake.state is State.CONNECTED
+        return self.handshake.state is HandshakeState.CONNECTED
 
     @property
     def is_closed(self) -> bool:
         """Whether the client is not served any more."""
-        return self.handshake.state is State.CLOSED
+        return self.handshake.state is HandshakeState.CLOSED
 
     def carry_out(self, command: pb.BaseCommand) -> None:
         """Every command but SEND passes here: what is to be asked before a handler belongs here."""
-        if self.handshake.state is not State.CONNECTED:
+        if self.handshake.state is not HandshakeState.CONNECTED:
             connect = self.handshake.hear(command)
             if self.login is None:
                 self.connected()
@@ -143,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport, self.settings.maxMessageSize, self.broker.output_buffer,
             self._on_write, self._on_room,
         )  # fmt: skip
-        self.requests = Requests(self.broker.defects, self.output, self._on_request_ended)
+        self.requests = PendingRequests(self.broker.defects, self.output, self._on_request_ended)
         self.intake = Intake(self, self._transport)
         self.keep_alive = KeepAlive(self)
         self.client = ServedClient(self)
@@ -233,7 +233,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self.is_closed:
             return
-        self.handshake.state = State.CLOSED
+        self.handshake.state = HandshakeState.CLOSED
         if self.login is not None:
             self.login.close()
         self.broker.connections.discard(self)

@@ -18,7 +18,7 @@ SERVER_VERSION = f"Pulsark-{__version__}"
 _CLIENT_VERSION_CHARS_MAX = 128
 
 
-class State(Enum):
+class HandshakeState(Enum):
     """``CONNECTING`` -> ``LOGGING_IN`` -> ``CONNECTED`` -> ``CLOSED``; a failed one skips the rest.
 
     Without authentication nobody has to log in.
@@ -37,25 +37,25 @@ class Handshake:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.state = State.CONNECTING
+        self.state = HandshakeState.CONNECTING
         self.client_version = ""
         self.protocol_version = 0
         self._settings = settings
 
     def hear(self, command: pb.BaseCommand) -> pb.CommandConnect:
         """The CONNECT in the first command; ``ProtocolError`` for all others."""
-        if command.type != pb.BaseCommand.CONNECT or self.state is not State.CONNECTING:
+        if command.type != pb.BaseCommand.CONNECT or self.state is not HandshakeState.CONNECTING:
             name = pb.BaseCommand.Type.Name(command.type)
             raise ProtocolError(f"command {name} before CONNECT was answered")
         connect = command.connect
         self.client_version = connect.client_version[:_CLIENT_VERSION_CHARS_MAX]
         self.protocol_version = min(connect.protocol_version, PROTOCOL_VERSION)
-        self.state = State.LOGGING_IN
+        self.state = HandshakeState.LOGGING_IN
         return connect
 
     def answer(self) -> pb.BaseCommand:
         """The client is let in: what it is told."""
-        self.state = State.CONNECTED
+        self.state = HandshakeState.CONNECTED
         return self._connected()
 
     def _connected(self) -> pb.BaseCommand:

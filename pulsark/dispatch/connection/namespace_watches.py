@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pulsark.dispatch.connection.output import Output
-    from pulsark.dispatch.topics.topic_lists import Selector, TopicFeeds, TopicList, TopicWatcher
+    from pulsark.dispatch.topics.topic_lists import (
+        TopicFeeds,
+        TopicList,
+        TopicSelector,
+        TopicWatcher,
+    )
 
 Command = pb.BaseCommand
 
@@ -52,7 +57,7 @@ class NamespaceWatch:
         self._added: dict[str, None] = {}
         self._removed: dict[str, None] = {}
 
-    async def open(self, feeds: TopicFeeds, selector: Selector) -> None:
+    async def open(self, feeds: TopicFeeds, selector: TopicSelector) -> None:
         """Find out what there is, or raise. The client is told of that afterwards."""
         watcher = await feeds.of(self.namespace).watch(selector, self._updated)
         if self.closed:
@@ -164,7 +169,7 @@ class NamespaceWatches:
         watch = self._watches[watch_id] = NamespaceWatch(self._tell, watch_id, namespace, known)
         return watch
 
-    async def open(self, watch: NamespaceWatch, selector: Selector) -> None:
+    async def open(self, watch: NamespaceWatch, selector: TopicSelector) -> None:
         """Find out what there is, or raise."""
         try:
             async with self._opening:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.loop.defects import Defects
 
 
-class Requests:
+class PendingRequests:
     """What is under way for a connection. The failure of a request is its answer."""
 
     def __init__(self, defects: Defects, output: Output, ended: Callable[[], None]) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.connection.output import Output
-    from pulsark.dispatch.connection.pending_requests import Requests
+    from pulsark.dispatch.connection.pending_requests import PendingRequests
     from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.scalable.followed import FollowedTopic
     from pulsark.dispatch.scalable.group_members import Member
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pulsark.wire.topic_name import TopicName
 
 
-class Session:
+class LookupSession:
     """A client's lookup of one topic: it is told of its layout, and of each later one."""
 
     __slots__ = ("_client", "closed", "session_id", "topic")
@@ -76,12 +76,12 @@ class ScalableClient:
     def __init__(
         self,
         output: Output,
-        requests: Requests,
+        requests: PendingRequests,
         broker: Broker,
         probe: Callable[[], Awaitable[bool]],
     ) -> None:
         """``probe`` says whether the client still answers; if not, its connection is closed."""
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, LookupSession] = {}
         self.members: dict[int, Member] = {}
         self._expected: dict[int, int] = {}
         """The consumers that are being registered, and by which request."""
@@ -93,13 +93,13 @@ class ScalableClient:
         self._followed = topics.followed
         self._groups = topics.groups
         self._frame_bytes_max = broker.settings.maxMessageSize + FRAME_OVERHEAD_BYTES
-        self._untold: dict[Session | Member | NamespaceWatch, None] = {}
+        self._untold: dict[LookupSession | Member | NamespaceWatch, None] = {}
         self._tells = False
         self.watches = NamespaceWatches(output, broker.topic_feeds, self.tell)
 
     # -- lookups ---
 
-    def new_session(self, session_id: int) -> Session:
+    def new_session(self, session_id: int) -> LookupSession:
         """Begin a session, or raise ``ClientError``. ``open`` is what follows.
 
         It is known at once, so that a client that gives it up meanwhile finds it.
@@ -110,10 +110,10 @@ class ScalableClient:
             raise ClientError(
                 ServerError.TooManyRequests, f"A connection may look {most} topics up at a time"
             )
-        session = self.sessions[session_id] = Session(self, session_id)
+        session = self.sessions[session_id] = LookupSession(self, session_id)
         return session
 
-    async def open(self, session: Session, name: TopicName, *, create: bool) -> None:
+    async def open(self, session: LookupSession, name: TopicName, *, create: bool) -> None:
         """Find out what its layout is, or raise. Its client is told of that afterwards."""
         try:
             session.topic = await self._followed.follow(name, session, create=create)
@@ -225,7 +225,7 @@ class ScalableClient:
 
     # -- what it is told ---
 
-    def tell(self, thing: Session | Member | NamespaceWatch) -> None:
+    def tell(self, thing: LookupSession | Member | NamespaceWatch) -> None:
         """Tell a client what there is then, as soon as it has read what it was told before."""
         self._untold[thing] = None
         if not self._tells:
@@ -238,7 +238,7 @@ class ScalableClient:
                 thing = next(iter(self._untold))
                 del self._untold[thing]
                 async with self._output.large_answer():
-                    if isinstance(thing, Session):
+                    if isinstance(thing, LookupSession):
                         await self._tell_layout(thing)
                     elif isinstance(thing, NamespaceWatch):
                         await thing.say(self._output, self._frame_bytes_max)
@@ -247,7 +247,7 @@ class ScalableClient:
         finally:
             self._tells = False
 
-    async def _tell_layout(self, session: Session) -> None:
+    async def _tell_layout(self, session: LookupSession) -> None:
         topic = session.topic
         while topic is not None and not session.closed:
             layout = topic.layout
@@ -258,7 +258,7 @@ class ScalableClient:
                 self._send_layout(session, layout, segments)
                 return
 
-    def _send_layout(self, session: Session, layout: Layout, segments: list[bytes]) -> None:
+    def _send_layout(self, session: LookupSession, layout: Layout, segments: list[bytes]) -> None:
         if session.closed:
             return
         frame = layout_frame(session.session_id, layout.resolved_name, layout.epoch, segments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsark.dispatch.connection.handshake import State
+from pulsark.dispatch.connection.handshake import HandshakeState
 from pulsark.dispatch.connection.notices import send_error
 from pulsark.dispatch.connection.publish_hold import PublishHold
 from pulsark.dispatch.model.entry import Entry
@@ -108,7 +108,7 @@ class Sends:
         return hold
 
     def _without_producer(self, send: pb.CommandSend) -> None:
-        if self._handshake.state is not State.CONNECTED:
+        if self._handshake.state is not HandshakeState.CONNECTED:
             raise ProtocolError("SEND before CONNECT")
         # What was on its way when the broker closed the producer will be sent again.
         if not self._opened.was_closed(send.producer_id):

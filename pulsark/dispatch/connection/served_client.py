@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.connection import notices
-from pulsark.dispatch.connection.handshake import State
+from pulsark.dispatch.connection.handshake import HandshakeState
 from pulsark.dispatch.model.holdings import Holdings
 from pulsark.wire.entry import entry_without_checksum
 from pulsark.wire.frames import message_head, send_receipt
@@ -55,7 +55,7 @@ class ServedClient:
     @property
     def is_open(self) -> bool:
         """Whether it is served: nothing reaches it otherwise."""
-        return self._handshake.state is State.CONNECTED
+        return self._handshake.state is HandshakeState.CONNECTED
 
     async def probe(self) -> bool:
         """Whether the client still answers; if not, the connection is closed."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Collection, Sequence
 
-    from pulsark.dispatch.handover.sender import Sender
+    from pulsark.dispatch.handover.sender import SocketSender
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class SharedPort:
     """How a broker is reached at a port that is not its alone."""
 
     listeners: Sequence[socket.socket]
-    sender: Sender
+    sender: SocketSender
     address: str
     """The Unix socket at which others pass clients on to it."""
     urls: Collection[str]

@@ -18,7 +18,7 @@ GIVEN = b"\x01"
 """What goes along with a socket: the version of this exchange."""
 
 
-class Sender:
+class SocketSender:
     """One for a process. Brokers of this machine have one host, and differ by their ports."""
 
     def __init__(self, host: str, address_of: Callable[[int], str]) -> None:

@@ -18,7 +18,7 @@ class Level(Enum):
     BROKER = "Broker"
 
 
-class Kind(Enum):
+class ExcessKind(Enum):
     """What there is too much of, in the words of statistics."""
 
     MESSAGES = "Msg"
@@ -57,5 +57,5 @@ class BacklogStats:
     """Ranges of acknowledged entries above the mark-delete position."""
     mark_delete_ms: int = 0
     """When the mark-delete position moved last; 0: never."""
-    throttled: Mapping[tuple[Kind, Level], int] = field(default_factory=dict)
+    throttled: Mapping[tuple[ExcessKind, Level], int] = field(default_factory=dict)
     """How often a dispatch rate stopped it, by what there was too much of, and by whose rate."""

@@ -50,7 +50,7 @@ class Request:
     body: bytes
 
 
-class Answer:
+class PeerAnswer:
     """A response whose body is still to come."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Answer:
 @asynccontextmanager
 async def answered(
     url: str, request: Request, seconds: float, tls: ssl.SSLContext | None
-) -> AsyncIterator[Answer]:
+) -> AsyncIterator[PeerAnswer]:
     """Send a request; the connection ends with this context. ``PeerError``."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -125,7 +125,7 @@ async def answered(
         raise PeerGoneError(str(error) or type(error).__name__) from None
     try:
         connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=HTTP_HEAD_BYTES_MAX)
-        answer = Answer(connection, reader, seconds)
+        answer = PeerAnswer(connection, reader, seconds)
         await _send(connection, writer, request, parts.netloc, seconds)
         await answer.begin()
         yield answer

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from pulsark.dispatch.peers.http_call import (
-    Answer,
+    PeerAnswer,
     PeerError,
     PeerGoneError,
     Request,
@@ -28,7 +28,7 @@ from pulsark.security.broker_calls import (
     HEADER,
     BrokerCall,
     CallRefusedError,
-    Message,
+    SignedCall,
     Unsealing,
     digest,
     sealed,
@@ -90,11 +90,11 @@ class Peers:
         *,
         headers: list[tuple[bytes, bytes]] | None = None,
         body: bytes = b"",
-    ) -> AsyncIterator[Answer]:
+    ) -> AsyncIterator[PeerAnswer]:
         """One request to a broker; ``PeerError``, of which ``NotOwnerError`` is one."""
         sent = list(headers or ())
         content_type = next((v for k, v in sent if k == _TYPE), b"").decode("latin-1")
-        message = Message(method, target, content_type, digest(body))
+        message = SignedCall(method, target, content_type, digest(body))
         value = sealed(
             call,
             message,

@@ -84,7 +84,7 @@ def _is_small(entry: Entry) -> bool:
     return entry.messages <= DEDUPLICATION_BATCH_MESSAGES_MAX
 
 
-class Entries(Protocol):
+class NewestEntries(Protocol):
     """What a topic has stored."""
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Entry]:
@@ -102,7 +102,7 @@ class DeduplicatedTopic(Protocol):
     producers: dict[str, Producer]
 
     @property
-    def entries(self) -> Entries:
+    def entries(self) -> NewestEntries:
         """What it has stored."""
 
 

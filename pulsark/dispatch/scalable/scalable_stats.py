@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-class Sums(NamedTuple):
+class ScalableTotals(NamedTuple):
     """Of all topics of a broker."""
 
     topics: int = 0
@@ -27,11 +27,11 @@ class Sums(NamedTuple):
     """Those that are on their way from one consumer to another."""
 
 
-def sums(topics: Iterable[FollowedTopic], groups: Iterable[Group]) -> Sums:
+def sums(topics: Iterable[FollowedTopic], groups: Iterable[Group]) -> ScalableTotals:
     """Count."""
     users = [len(topic.users) for topic in topics]
     found = list(groups)
-    return Sums(
+    return ScalableTotals(
         len(users),
         sum(users) - len(found),  # a group follows its topic as a session does
         len(found),

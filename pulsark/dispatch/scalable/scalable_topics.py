@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.scalable.followed import FollowedTopics
 from pulsark.dispatch.scalable.groups import Groups
-from pulsark.dispatch.scalable.scalable_stats import Json, Sums, of_topic, sums
+from pulsark.dispatch.scalable.scalable_stats import Json, ScalableTotals, of_topic, sums
 
 if TYPE_CHECKING:
     from pulsark.dispatch.scalable.layouts import Layout
@@ -35,7 +35,7 @@ class ScalableTopics:
     async def _prepare(self, name: TopicName, layout: Layout) -> None:
         await self.groups.prepare(name, layout)
 
-    def sums(self) -> Sums:
+    def sums(self) -> ScalableTotals:
         """What there is on the whole."""
         return sums(self.followed.all(), self.groups.all())
 

@@ -21,7 +21,7 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from pulsark.config.addresses import listening
-from pulsark.dispatch.spark.flight_relay import Lobby, Relays, shut
+from pulsark.dispatch.spark.flight_relay import Relays, SilentClients, shut
 from pulsark.dispatch.spark.flight_requests import PREFACE
 from pulsark.dispatch.spark.flight_tls import HELLO
 from pulsark.limits import FLIGHT_LOBBY_MAX, FLIGHT_PREFACE_SECONDS
@@ -171,7 +171,7 @@ class FlightListener:
     ) -> None:
         """Let clients in, and those through that speak HTTP/2, or TLS where that is wanted."""
         begin = PREFACE if context is None else HELLO
-        lobby = Lobby(FLIGHT_LOBBY_MAX, FLIGHT_PREFACE_SECONDS, self._now, begin)
+        lobby = SilentClients(FLIGHT_LOBBY_MAX, FLIGHT_PREFACE_SECONDS, self._now, begin)
         with selector:
             while not self._closing.is_set():
                 for key, _ in selector.select(_LOBBY_ROUND_SECONDS if lobby else None):
@@ -188,7 +188,7 @@ class FlightListener:
             client.close()
 
     def _let_in(
-        self, listener: socket.socket, lobby: Lobby, selector: selectors.BaseSelector
+        self, listener: socket.socket, lobby: SilentClients, selector: selectors.BaseSelector
     ) -> None:
         try:
             client, _ = listener.accept()
@@ -205,7 +205,7 @@ class FlightListener:
     def _let_through(
         self,
         client: socket.socket,
-        lobby: Lobby,
+        lobby: SilentClients,
         loop: asyncio.AbstractEventLoop,
         context: ssl.SSLContext | None,
     ) -> None:

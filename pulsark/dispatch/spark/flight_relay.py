@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from pulsark.dispatch.spark.flight_buffers import CopyBuffer
 from pulsark.dispatch.spark.flight_calls import Calls
-from pulsark.dispatch.spark.flight_requests import PREFACE, RequestError, Requests
+from pulsark.dispatch.spark.flight_requests import PREFACE, FlightRequests, RequestError
 from pulsark.dispatch.spark.flight_tls import copy, shake_hands
 from pulsark.limits import FLIGHT_COPY_BYTES_MAX, FLIGHT_IDLE_SECONDS, FLIGHT_LOGIN_SURE_SECONDS
 from pulsark.security.limits import (
@@ -47,7 +47,7 @@ def shut(connection: socket.socket) -> None:
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
-class Lobby:
+class SilentClients:
     """Clients that have connected and said nothing yet, the oldest first. For one thread."""
 
     def __init__(
@@ -150,7 +150,7 @@ class Relay:
         self.begun = self.heard_at = begun
         self.name = name_of(str(backend.getsockname()))
         """How the server knows this connection."""
-        self._requests = Requests()
+        self._requests = FlightRequests()
 
     @property
     def calls(self) -> int:

@@ -24,7 +24,7 @@ class RequestError(OSError):
     """The client is served no more."""
 
 
-class Requests:
+class FlightRequests:
     """Those of one client."""
 
     def __init__(self) -> None:

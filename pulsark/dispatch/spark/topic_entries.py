@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pulsark.wire.position import Position
 
 
-class TopicEntries:
+class FlightEntries:
     """``FlightSource`` of a broker's topics. Reading a topic counts as use."""
 
     def __init__(self, topics: Topics) -> None:

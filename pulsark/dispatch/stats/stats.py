@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pulsark.dispatch.loop.turns import in_turns
-from pulsark.dispatch.model.subscription_stats import Kind, Level
+from pulsark.dispatch.model.subscription_stats import ExcessKind, Level
 from pulsark.dispatch.model.subscription_type import SubType
 from pulsark.dispatch.stats.iso_time import iso_time
 from pulsark.dispatch.stats.key_shared_stats import (
@@ -260,7 +260,7 @@ class Stats:
                 f"dispatchThrottled{kind.value}EventsBy{level.value}Limit": backlog.throttled.get(
                     (kind, level), 0
                 )
-                for kind in Kind
+                for kind in ExcessKind
                 for level in Level
             },
         }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
-from pulsark.dispatch.model.subscription_stats import Kind
+from pulsark.dispatch.model.subscription_stats import ExcessKind
 from pulsark.rates.bucket import TokenBucket
 
 if TYPE_CHECKING:
@@ -170,15 +170,15 @@ class DispatchLimit:
 
     # -- tokens ---
 
-    def take(self, messages: int, size: int, now: float) -> Kind | None:
+    def take(self, messages: int, size: int, now: float) -> ExcessKind | None:
         """So much was delivered. Says what there is too much of, if anything."""
         if self._rate.relative:
             self._follow_published(now)
         short = None
         if self._bytes is not None and self._bytes.take(size, now) <= 0:
-            short = Kind.BYTES
+            short = ExcessKind.BYTES
         if self._messages is not None and self._messages.take(messages, now) < 1:
-            short = Kind.MESSAGES
+            short = ExcessKind.MESSAGES
         return short
 
     def is_short(self) -> bool:

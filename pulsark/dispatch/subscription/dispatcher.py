@@ -24,7 +24,7 @@ from pulsark.dispatch.subscription.deliveries import Deliveries
 from pulsark.dispatch.subscription.read_buffer import ReadBuffer
 from pulsark.dispatch.subscription.reader import READ_ENTRIES, Reader
 from pulsark.dispatch.subscription.storage_read import StorageRead
-from pulsark.dispatch.subscription.throttle import Throttle
+from pulsark.dispatch.subscription.throttle import DispatchThrottle
 from pulsark.dispatch.subscription.unacked import Unacked
 from pulsark.storage.position_set import PositionSet
 from pulsark.wire.position import Position
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.model.entry import Entry
     from pulsark.dispatch.model.members import Members
-    from pulsark.dispatch.model.subscription_stats import Kind, Level
+    from pulsark.dispatch.model.subscription_stats import ExcessKind, Level
     from pulsark.dispatch.policies.policies import DispatchRate
     from pulsark.dispatch.subscription.dispatch_limit import DispatchLimit
     from pulsark.dispatch.subscription.stored_topic import StoredTopic
@@ -56,7 +56,7 @@ class Dispatcher:
         self.unacked = Unacked(self)
         self._deliveries = Deliveries(members, self.unacked)
         self._deliver = self._deliveries.deliver
-        self._throttle: Throttle | None = None
+        self._throttle: DispatchThrottle | None = None
         """Only if there is, or was, a dispatch rate."""
         self.reader = Reader(topic, members)
         self.held_back = HeldBack()
@@ -142,13 +142,13 @@ class Dispatcher:
         if self._throttle is None:
             if not (own.limits or shared):
                 return
-            self._throttle = Throttle(self, self._topic, self._deliveries.deliver)
+            self._throttle = DispatchThrottle(self, self._topic, self._deliveries.deliver)
         throttle = self._throttle
         throttle.set_rates(own, shared)
         self._deliver = throttle.deliver if throttle.is_on else self._deliveries.deliver
 
     @property
-    def throttled(self) -> Mapping[tuple[Kind, Level], int]:
+    def throttled(self) -> Mapping[tuple[ExcessKind, Level], int]:
         """How often a rate stopped it, by what there was too much of, and by whose rate."""
         return {} if self._throttle is None else self._throttle.events
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pulsark.wire.position import Position
 
 
-class Selector(Protocol):
+class ConsumerSelector(Protocol):
     """Which consumer a slot belongs to. Slots are above 0."""
 
     def slot(self, key_hash: int) -> int:
@@ -45,7 +45,7 @@ class Selector(Protocol):
         """Who owns what: first and last slot, in order."""
 
 
-class Holding:
+class BusySlot:
     """Pending entries of a slot, at ``consumer``; how often another one wanted the next entry."""
 
     __slots__ = ("blocked_attempts", "consumer", "entries")
@@ -70,7 +70,7 @@ class KeyShared:
     unwanted = None
 
     def __init__(
-        self, selector: Selector, look_ahead: Callable[[int], int], *, ordered: bool = True
+        self, selector: ConsumerSelector, look_ahead: Callable[[int], int], *, ordered: bool = True
     ) -> None:
         self.selector = selector
         self._look_ahead = look_ahead
@@ -83,7 +83,7 @@ class KeyShared:
         """What the selector answered since consumers came or went last."""
         self._pending: dict[Position, int] = {}
         """The slots of pending entries."""
-        self._holdings: dict[int, Holding] = {}
+        self._holdings: dict[int, BusySlot] = {}
         self._waiting = WaitingSlots(self._owner, self._drains)
         self._unsorted = PositionSet()
         """Entries that wait and whose key is not known yet."""
@@ -150,7 +150,7 @@ class KeyShared:
                 return None
             holding = self._holdings.get(slot)
             if holding is None:
-                self._holdings[slot] = Holding(consumer)
+                self._holdings[slot] = BusySlot(consumer)
             elif holding.consumer is consumer:
                 holding.entries += 1
             else:
@@ -225,9 +225,9 @@ class KeyShared:
         self._waiting.clear()
         self._unsorted.clear()
 
-    def draining(self) -> dict[Consumer, list[tuple[int, Holding]]]:
+    def draining(self) -> dict[Consumer, list[tuple[int, BusySlot]]]:
         """The slots that each consumer holds although they belong to another one by now."""
-        found: dict[Consumer, list[tuple[int, Holding]]] = {}
+        found: dict[Consumer, list[tuple[int, BusySlot]]] = {}
         for slot, holding in self._holdings.items():
             if self._owner(slot) is not holding.consumer:
                 found.setdefault(holding.consumer, []).append((slot, holding))

@@ -15,7 +15,7 @@ from pulsark.dispatch.subscription.exclusive import Exclusive
 from pulsark.dispatch.subscription.failover import Failover
 from pulsark.dispatch.subscription.hash_ranges import AutoSplitRanges, StickyRanges
 from pulsark.dispatch.subscription.hash_ring import HashRing
-from pulsark.dispatch.subscription.key_shared import KeyShared, Selector
+from pulsark.dispatch.subscription.key_shared import ConsumerSelector, KeyShared
 from pulsark.dispatch.subscription.shared import Shared
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import LOOK_AHEAD_ENTRIES_MAX
@@ -64,7 +64,7 @@ def change_type(
     return True
 
 
-def _selector(spec: TypeSpec, settings: Settings) -> Selector:
+def _selector(spec: TypeSpec, settings: Settings) -> ConsumerSelector:
     if spec.sticky:
         return StickyRanges()
     if settings.subscriptionKeySharedUseConsistentHashing:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.model.entry import Entry
-    from pulsark.dispatch.model.subscription_stats import Kind
+    from pulsark.dispatch.model.subscription_stats import ExcessKind
     from pulsark.dispatch.policies.policies import DispatchRate
     from pulsark.dispatch.subscription.stored_topic import StoredTopic
     from pulsark.dispatch.subscription.unacked import Unacked
@@ -41,7 +41,7 @@ class Pumping(Protocol):
         """Do so when its turn comes."""
 
 
-class Throttle:
+class DispatchThrottle:
     """That of one subscription."""
 
     __slots__ = (
@@ -57,7 +57,7 @@ class Throttle:
     )
 
     def __init__(self, dispatcher: Pumping, topic: StoredTopic, deliver: Deliver) -> None:
-        self.events: Counter[tuple[Kind, Level]] = Counter()
+        self.events: Counter[tuple[ExcessKind, Level]] = Counter()
         """How often each rate stopped the subscription."""
         settings = topic.settings
         self._counts_entries = settings.dispatchThrottlingOnBatchMessageEnabled

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pulsark.wire.topic_name import TopicName
 
 
-class Progress:
+class TopicProgress:
     """What is known of a loaded topic."""
 
     __slots__ = ("first", "settled", "since", "through", "trimmed")
@@ -58,7 +58,7 @@ class SealingProgress:
         self._journal = release
         self._reads = reads
         self._tidy = tidy
-        self._of: dict[Topic, Progress] = {}
+        self._of: dict[Topic, TopicProgress] = {}
 
     def keep_only(self, loaded: Sequence[Topic]) -> None:
         """Forget topics that are not loaded any more."""
@@ -113,7 +113,7 @@ class SealingProgress:
         progress = self._of.get(topic)
         return progress.since if progress is not None else None
 
-    def _trimmed(self, topic: Topic, progress: Progress) -> None:
+    def _trimmed(self, topic: Topic, progress: TopicProgress) -> None:
         """Rows of ledgers that are gone leave the table in time."""
         progress.trimmed = topic.ledger.record.trimmed
         for gone in [i for i in progress.through if topic.ledger.ledger(i) is None]:
@@ -123,7 +123,7 @@ class SealingProgress:
     async def look_up(self, topic: Topic) -> None:
         """What the table has of a topic's ledgers; the journal releases it."""
         # It counts as looked up when it is known to its end; it may be forgotten on the way.
-        progress = self._of.get(topic) or Progress()
+        progress = self._of.get(topic) or TopicProgress()
         progress.trimmed = topic.ledger.record.trimmed
         progress.first = max(progress.first, topic.ledger.unsettled_from)
         async for info in in_turns(topic.ledger.each_ledger(progress.first), READS_PER_TURN_MAX):
@@ -139,12 +139,12 @@ class SealingProgress:
         progress = self._of.get(topic)
         if progress is None:
             await self.look_up(topic)
-            progress = self._of.get(topic) or Progress()
+            progress = self._of.get(topic) or TopicProgress()
         for ledger_id in ledger_ids:
             await self._release(topic, progress, ledger_id)
         progress.since = since
 
-    async def _release(self, topic: Topic, progress: Progress, ledger_id: int) -> None:
+    async def _release(self, topic: Topic, progress: TopicProgress, ledger_id: int) -> None:
         """Let the journal forget what is in the table, once after each start and each attach."""
         sealed = await self._tables.sealed(topic.name, ledger_id)
         through = sealed.through if sealed is not None else -1

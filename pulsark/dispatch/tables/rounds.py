@@ -41,7 +41,7 @@ SMALL_SECONDS = 1.0
 """Time of a round after which tables with little in them wait for the next one."""
 
 
-class Complaints:
+class TableFailures:
     """What failed of which table: said once, until it changes."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class SealingRounds:
         leases: Leases,
         crowded: CrowdedTables,
         queue: TidyQueue,
-        complaints: Complaints,
+        failures: TableFailures,
         seals_by_jobs: Callable[[], bool],
         seal: DoWith,
         tidy: DoWith,
@@ -89,7 +89,7 @@ class SealingRounds:
         self._leases = leases
         self._crowded = crowded
         self._queue = queue
-        self._complaints = complaints
+        self._failures = failures
         self._seals_by_jobs = seals_by_jobs
         self._seal = seal
         self._tidy = tidy
@@ -108,11 +108,11 @@ class SealingRounds:
             last_was_small = is_small
             if self.load is not None and self.load.is_busy() and may_wait(work, started):
                 continue
-            await self._complaints.attempt(work.base, self._seal(work.base, work.topics))
+            await self._failures.attempt(work.base, self._seal(work.base, work.topics))
         for base in self._queue.take(started):
             topic = self._progress.partition_of(base)
             topics = [] if topic is None else [topic]
-            await self._complaints.attempt(base, self._tidy(base, topics))
+            await self._failures.attempt(base, self._tidy(base, topics))
 
     async def look(self, now: float) -> list[Due[Topic]]:
         """What is due of all loaded topics, but for those that a job has."""

@@ -19,7 +19,7 @@ from pulsark.dispatch.tables.listed_ledgers import ListedLedgers
 from pulsark.dispatch.tables.progress import SealingProgress
 from pulsark.dispatch.tables.rejoining import Rejoining
 from pulsark.dispatch.tables.repairs import TableRepairs
-from pulsark.dispatch.tables.rounds import Complaints, SealingRounds
+from pulsark.dispatch.tables.rounds import SealingRounds, TableFailures
 from pulsark.dispatch.tables.sealed_copies import SealedCopies
 from pulsark.dispatch.tables.sealing_due import ATTACH_BYTES, CHECK_SECONDS, Due, first_of
 from pulsark.dispatch.tables.sealing_jobs import SealingJobs
@@ -100,7 +100,7 @@ class Sealing:
         self._policies_of = policies_of
         self._adopting: asyncio.Task[None] | None = None
         self._is_ready = False
-        self._complaints = Complaints()
+        self._failures = TableFailures()
         self._tidy_queue = TidyQueue(clock)
         self._crowded = CrowdedTables(clock, self._tidy_queue)
         self._release = JournalRelease(ledgers, clock)
@@ -114,7 +114,7 @@ class Sealing:
         )  # fmt: skip
         self.rounds = SealingRounds(
             settings, clock, topics, self._progress, self.leases, self._crowded,
-            self._tidy_queue, self._complaints, lambda: settings.sealByJobs and far.is_alone,
+            self._tidy_queue, self._failures, lambda: settings.sealByJobs and far.is_alone,
             self.seal, self.tidy,
         )  # fmt: skip
         rejoining = Rejoining(runtime, storage, resources, topics)
@@ -180,7 +180,7 @@ class Sealing:
                 if base in seen:
                     continue
                 seen.add(base)
-            await self._complaints.attempt(base, self.repairs.adopt_if_older(base))
+            await self._failures.attempt(base, self.repairs.adopt_if_older(base))
             number += 1
             if self._clock.monotonic() - said >= ADOPTION_SAID_SECONDS:
                 said = self._clock.monotonic()
@@ -189,12 +189,12 @@ class Sealing:
         log.info("all %d topics' tables were compared in %.0f s", number, seconds)
 
     def _deleted(self, base: TopicName) -> None:
-        for kept in (self._crowded, self._complaints, self._tidy_queue):
+        for kept in (self._crowded, self._failures, self._tidy_queue):
             kept.drop(base)
         self._tidying.known.pop(base)
 
     def _repaired(self, base: TopicName) -> None:
-        self._complaints.drop(base)
+        self._failures.drop(base)
         self._tidy_queue.later(base)
 
     @property

@@ -31,7 +31,7 @@ COARSENESS = 32
 NOTHING = Position(-1, -1)
 
 
-class Ledgers(Protocol):
+class AgingLedgers(Protocol):
     """What is asked of a managed ledger."""
 
     def each_ledger(self, first: int = 0) -> Iterator[LedgerInfo]:
@@ -41,7 +41,7 @@ class Ledgers(Protocol):
 class Arrivals:
     """The arrivals of one loaded topic."""
 
-    def __init__(self, clock: Clock, sure_clock: SureClock, ledgers: Ledgers) -> None:
+    def __init__(self, clock: Clock, sure_clock: SureClock, ledgers: AgingLedgers) -> None:
         self._clock = clock
         self._sure_clock = sure_clock
         self._ledgers = ledgers

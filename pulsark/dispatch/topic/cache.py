@@ -1,4 +1,4 @@
-"""The Arrow cache: the newest entries of each topic, in bounded chunks.
+"""The Arrow cache: the newest entries of each topic, in bounded blocks.
 
 A topic's cache is a window without gaps that ends at its last confirmed entry. Consumers take
 single entries out of it; Flight makes Arrow record batches of the same objects when asked
@@ -26,14 +26,14 @@ ENTRY_OVERHEAD_BYTES = 200
 """What the objects around an entry's bytes cost, so that the budget means memory."""
 
 
-class Chunk:
+class CacheBlock:
     """Consecutive entries of one ledger."""
 
     __slots__ = ("entries", "first", "first_entry_id", "ledger_id", "size")
 
     def __init__(self, ledger_id: int, first_entry_id: int) -> None:
         self.first = Position(ledger_id, first_entry_id)
-        """Place of the chunk's first entry."""
+        """Place of the block's first entry."""
         self.ledger_id = ledger_id
         self.first_entry_id = first_entry_id
         self.entries: list[Entry] = []
@@ -41,7 +41,7 @@ class Chunk:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next entry starts a new chunk."""
+        """Whether the next entry starts a new block."""
         return self.size >= CHUNK_BYTES or len(self.entries) >= CHUNK_ENTRIES
 
 
@@ -53,15 +53,15 @@ class CacheBudget:
         self.used_bytes = 0
         self.at_hand_bytes = 0
         """Of them, what subscriptions read from storage for consumers that are behind."""
-        # Insertion order is age: the oldest chunk of all topics is at the front.
-        self._chunks: OrderedDict[int, tuple[TopicCache, Chunk]] = OrderedDict()
+        # Insertion order is age: the oldest block of all topics is at the front.
+        self._blocks: OrderedDict[int, tuple[TopicCache, CacheBlock]] = OrderedDict()
 
     def added(self, size: int) -> None:
         """Account for bytes and make room for them."""
         self.used_bytes += size
-        while self.used_bytes > self.max_bytes and self._chunks:
-            cache, chunk = next(iter(self._chunks.values()))
-            cache.evict_through(chunk)
+        while self.used_bytes > self.max_bytes and self._blocks:
+            cache, block = next(iter(self._blocks.values()))
+            cache.evict_through(block)
 
     def at_hand(self, change: int) -> None:
         """Subscriptions hold so many bytes more, or less, for consumers that are behind."""
@@ -80,14 +80,14 @@ class CacheBudget:
         left = self.max_bytes // 2 - self.at_hand_bytes
         return max(min(wanted, left), min(wanted, READ_BYTES_MIN))
 
-    def chunk_created(self, cache: TopicCache, chunk: Chunk) -> None:
-        """A chunk begins to fill."""
-        self._chunks[id(chunk)] = (cache, chunk)
+    def block_created(self, cache: TopicCache, block: CacheBlock) -> None:
+        """A block begins to fill."""
+        self._blocks[id(block)] = (cache, block)
 
-    def removed(self, chunk: Chunk) -> None:
-        """A chunk left its cache."""
-        self.used_bytes -= chunk.size
-        self._chunks.pop(id(chunk), None)
+    def removed(self, block: CacheBlock) -> None:
+        """A block left its cache."""
+        self.used_bytes -= block.size
+        self._blocks.pop(id(block), None)
 
 
 class TopicCache:
@@ -95,48 +95,48 @@ class TopicCache:
 
     def __init__(self, budget: CacheBudget) -> None:
         self._budget = budget
-        self._chunks: deque[Chunk] = deque()
+        self._blocks: deque[CacheBlock] = deque()
 
     def append(self, ledger_id: int, first_entry_id: int, entries: list[Entry], size: int) -> None:
         """Add entries that were just confirmed, ``size`` bytes of them; they follow all others.
 
-        They go into one chunk, which may become larger than its bound by one run of the journal.
+        They go into one block, which may become larger than its bound by one run of the journal.
         """
-        chunks = self._chunks
-        chunk = chunks[-1] if chunks else None
-        if chunk is None or chunk.ledger_id != ledger_id or chunk.is_full:
-            chunk = Chunk(ledger_id, first_entry_id)
-            chunks.append(chunk)
-            self._budget.chunk_created(self, chunk)
-        chunk.entries += entries
+        blocks = self._blocks
+        block = blocks[-1] if blocks else None
+        if block is None or block.ledger_id != ledger_id or block.is_full:
+            block = CacheBlock(ledger_id, first_entry_id)
+            blocks.append(block)
+            self._budget.block_created(self, block)
+        block.entries += entries
         size += ENTRY_OVERHEAD_BYTES * len(entries)
-        chunk.size += size
+        block.size += size
         self._budget.added(size)
 
     def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Entry] | None:
         """Entries from the first one at or after ``position``; ``None`` if it may be older
         than the cache. An empty list means that the position is beyond the last entry."""
-        chunks = self._chunks
-        if not chunks or position < chunks[0].first:
+        blocks = self._blocks
+        if not blocks or position < blocks[0].first:
             return None
-        index = len(chunks) - 1
-        if position < chunks[index].first:  # mostly it is in the last one
-            index = bisect_right(chunks, position, key=_first) - 1
+        index = len(blocks) - 1
+        if position < blocks[index].first:  # mostly it is in the last one
+            index = bisect_right(blocks, position, key=_first) - 1
         found: list[Entry] = []
         start = 0
-        if position.ledger_id == chunks[index].ledger_id:
-            start = position.entry_id - chunks[index].first_entry_id
+        if position.ledger_id == blocks[index].ledger_id:
+            start = position.entry_id - blocks[index].first_entry_id
         else:
             index += 1
-        while index < len(chunks) and max_entries > 0 and max_bytes > 0:
-            chunk = chunks[index]
-            if chunk.size <= max_bytes:
-                part = chunk.entries[start : start + max_entries]
+        while index < len(blocks) and max_entries > 0 and max_bytes > 0:
+            block = blocks[index]
+            if block.size <= max_bytes:
+                part = block.entries[start : start + max_entries]
                 found += part
                 max_entries -= len(part)
-                max_bytes -= chunk.size
+                max_bytes -= block.size
             else:
-                for entry in chunk.entries[start : start + max_entries]:
+                for entry in block.entries[start : start + max_entries]:
                     found.append(entry)
                     max_entries -= 1
                     max_bytes -= len(entry.data)
@@ -146,23 +146,23 @@ class TopicCache:
             start = 0
         return found
 
-    def evict_through(self, chunk: Chunk) -> None:
-        """Drop a chunk and everything older: the window must not get gaps."""
-        while self._chunks:
-            oldest = self._chunks.popleft()
+    def evict_through(self, block: CacheBlock) -> None:
+        """Drop a block and everything older: the window must not get gaps."""
+        while self._blocks:
+            oldest = self._blocks.popleft()
             self._budget.removed(oldest)
-            if oldest is chunk:
+            if oldest is block:
                 return
 
     def trim(self, ledger_id: int) -> None:
         """Drop the entries of a ledger and of all before it: they do not exist any more."""
-        while self._chunks and self._chunks[0].ledger_id <= ledger_id:
-            self._budget.removed(self._chunks.popleft())
+        while self._blocks and self._blocks[0].ledger_id <= ledger_id:
+            self._budget.removed(self._blocks.popleft())
 
     def clear(self) -> None:
         """Drop everything."""
-        while self._chunks:
-            self._budget.removed(self._chunks.popleft())
+        while self._blocks:
+            self._budget.removed(self._blocks.popleft())
 
 
 _first = attrgetter("first")

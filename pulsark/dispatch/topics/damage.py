@@ -46,7 +46,7 @@ def advice(name: TopicName, error: BaseException) -> str | None:
     return None
 
 
-class Damage:
+class DamageReports:
     """Says so in one line, once a minute of each topic, however often clients come again."""
 
     def __init__(self, clock: Clock) -> None:

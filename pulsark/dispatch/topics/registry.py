@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from pulsark.dispatch.loop.turns import in_turns
-from pulsark.dispatch.topics.damage import Damage
+from pulsark.dispatch.topics.damage import DamageReports
 from pulsark.dispatch.topics.names_by_bundle import NamesByBundle
 from pulsark.errors import ClientError, PulsarkError, ServerError
 
@@ -57,7 +57,7 @@ class Topics:
         """Persistent topics, loaded or on their way."""
         self._names = NamesByBundle()
         """Of those."""
-        self._damage = Damage(clock)
+        self._damage = DamageReports(clock)
         self._visited: set[str] = set()
         """Topics that are loaded for a visit only."""
         self._leaving: dict[str, asyncio.Task[None]] = {}

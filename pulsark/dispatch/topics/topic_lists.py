@@ -112,7 +112,7 @@ class Change(NamedTuple):
     """What there is now."""
 
 
-class Selector(Protocol):
+class TopicSelector(Protocol):
     """What a client wants to know of a namespace's topics."""
 
     @property
@@ -181,7 +181,7 @@ class TopicWatcher:
 class _Selection:
     """What a selector takes, and its watchers."""
 
-    def __init__(self, selector: Selector, found: TopicList) -> None:
+    def __init__(self, selector: TopicSelector, found: TopicList) -> None:
         self.selector = selector
         self.found = found
         self.watchers: dict[TopicWatcher, None] = {}
@@ -239,7 +239,7 @@ class TopicFeed:
                 return self._all
             return (await self._selection(ByPattern(pattern))).found
 
-    async def watch(self, selector: Selector, updated: Update) -> TopicWatcher:
+    async def watch(self, selector: TopicSelector, updated: Update) -> TopicWatcher:
         """Select topics for a watcher, which is told of changes. Raises ``PulsarkError``."""
         async with _Use(self):
             await self._up_to_date()
@@ -297,7 +297,7 @@ class TopicFeed:
         if (waiting := self._next_round or self._round) is not None:
             await asyncio.shield(waiting)
 
-    async def _selection(self, selector: Selector) -> _Selection:
+    async def _selection(self, selector: TopicSelector) -> _Selection:
         known = self._selections.get(selector.key)
         if known is not None:
             return known
@@ -305,7 +305,7 @@ class TopicFeed:
             known = self._selections.get(selector.key)
             return known or await self._new_selection(selector)
 
-    async def _new_selection(self, selector: Selector) -> _Selection:
+    async def _new_selection(self, selector: TopicSelector) -> _Selection:
         missed: set[str] = set()
         self._missed.append(missed)
         try:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _DAY_MS = 86_400_000
 
 
-class Access(NamedTuple):
+class AuditedAccess(NamedTuple):
     """Who did what with which topic; from where does not matter."""
 
     role: str
@@ -21,7 +21,7 @@ class Access(NamedTuple):
     topic: str
 
     @classmethod
-    def of(cls, principal: Principal | None, action: str, topic: str) -> Access:
+    def of(cls, principal: Principal | None, action: str, topic: str) -> AuditedAccess:
         """Of one role; without authentication there are no roles."""
         if principal is None:
             return cls("", None, action, topic)
@@ -33,9 +33,9 @@ class Accesses:
 
     def __init__(self) -> None:
         self._day = -1
-        self._known: dict[Access, None] = {}
+        self._known: dict[AuditedAccess, None] = {}
 
-    def is_first(self, access: Access, now_ms: int) -> bool:
+    def is_first(self, access: AuditedAccess, now_ms: int) -> bool:
         """Whether it is the first today, or was forgotten since."""
         day = now_ms // _DAY_MS
         if day != self._day:

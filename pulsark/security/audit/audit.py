@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsark.security.audit.accesses import Access, Accesses
+from pulsark.security.audit.accesses import Accesses, AuditedAccess
 from pulsark.security.audit.events import (
     Call,
     access_event,
@@ -113,7 +113,7 @@ class Audit:
         """A role reads or writes data. The first time in a day is recorded."""
         if not self.notes_access:
             return
-        access = Access.of(principal, action, target.topic)
+        access = AuditedAccess.of(principal, action, target.topic)
         if self._accesses.is_first(access, self._clock.now_ms()):
             self._put(access_event(origin, principal, action, target), ROOM_OF_ACCESSES)
             self.wake()

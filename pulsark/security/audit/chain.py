@@ -33,18 +33,18 @@ class Head(NamedTuple):
 NOTHING = Head(-1, BEGIN)
 
 
-class Record(NamedTuple):
+class AuditRecord(NamedTuple):
     """A record as it is written; its own number and digest."""
 
     head: Head
     payload: bytes
 
 
-def record(event: Event, before: Head, lost: int = 0) -> Record:
+def record(event: Event, before: Head, lost: int = 0) -> AuditRecord:
     """The record that follows, after ``lost`` events that were lost."""
     seq = before.seq + 1 + lost
     payload = _canonical({**event, "seq": seq, "prev_hash": before.digest})
-    return Record(Head(seq, _digest(payload)), payload)
+    return AuditRecord(Head(seq, _digest(payload)), payload)
 
 
 def head_of(found: dict[str, Any]) -> Head:
@@ -52,7 +52,7 @@ def head_of(found: dict[str, Any]) -> Head:
     return Head(found["seq"], _digest(_canonical(found)))
 
 
-class Finding(NamedTuple):
+class ChainFault(NamedTuple):
     """Where a chain is not whole, and what that means."""
 
     broker: str
@@ -78,11 +78,11 @@ class Checker:
         self._stopped: dict[str, bool] = {}
         self._recent: dict[str, deque[Head]] = {}
 
-    def add(self, found: object) -> Iterator[Finding]:
+    def add(self, found: object) -> Iterator[ChainFault]:
         """What is wrong with the next record."""
         self.records += 1
         if not is_record(found):
-            yield Finding("", -1, "this is no record of an audit")
+            yield ChainFault("", -1, "this is no record of an audit")
             return
         broker, head = found["broker"], head_of(found)
         recent = self._recent.setdefault(broker, deque(maxlen=2 * AUDIT_EVENTS_AT_ONCE))
@@ -95,18 +95,18 @@ class Checker:
         self.heads[broker] = head
         if before is None:
             if found["prev_hash"] != BEGIN:
-                yield Finding(broker, head.seq, "what was before it is not there any more")
+                yield ChainFault(broker, head.seq, "what was before it is not there any more")
         elif found["prev_hash"] != before.digest:
-            yield Finding(broker, head.seq, f"does not follow record {before.seq}")
+            yield ChainFault(broker, head.seq, f"does not follow record {before.seq}")
         elif head.seq <= before.seq:
-            yield Finding(broker, head.seq, f"comes after record {before.seq}")
+            yield ChainFault(broker, head.seq, f"comes after record {before.seq}")
         else:
             self.lost += head.seq - before.seq - 1
 
-    def end(self) -> Iterator[Finding]:
+    def end(self) -> Iterator[ChainFault]:
         """What is wrong with all of them together."""
         if self._digest and not self.found_digest:
-            yield Finding("", -1, f"no record has the digest {self._digest}")
+            yield ChainFault("", -1, f"no record has the digest {self._digest}")
 
     def _note_start(self, broker: str, operation: object) -> None:
         if operation == "start" and not self._stopped.get(broker, True):
@@ -114,7 +114,7 @@ class Checker:
         self._stopped[broker] = operation == "stop"
 
 
-def checked(records: Iterable[object]) -> list[Finding]:
+def checked(records: Iterable[object]) -> list[ChainFault]:
     """What is wrong with records, all in all."""
     checker = Checker()
     return [finding for each in records for finding in checker.add(each)]

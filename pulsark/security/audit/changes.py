@@ -13,7 +13,7 @@ _PROPERTIES = "properties"
 _HIDDEN = "..."
 
 
-class Changes:
+class AuditedChanges:
     """Those of one request, which may change several values."""
 
     def __init__(self) -> None:

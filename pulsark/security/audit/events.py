@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pulsark.security.audit.limits import AUDIT_TEXT_CHARS_MAX
 from pulsark.security.decisions import Target
-from pulsark.security.operations import Kind, PolicyOperation, TopicOperation
+from pulsark.security.operations import PolicyOperation, TargetKind, TopicOperation
 from pulsark.security.principal import Origin
 from pulsark.wire.topic_name import TopicName
 
@@ -160,9 +160,8 @@ def is_of_clients(operation: Operation) -> bool:
 
 def shows_body(operation: Operation) -> bool:
     """Whether the body of a request is shown: where it is a policy or a permission, no secret."""
-    return operation.kind in (Kind.NAMESPACE_POLICY, Kind.TOPIC_POLICY, Kind.TENANT) or (
-        operation.name in ("GRANT_PERMISSION", "ADMINISTER_TENANT")
-    )
+    kinds = (TargetKind.NAMESPACE_POLICY, TargetKind.TOPIC_POLICY, TargetKind.TENANT)
+    return operation.kind in kinds or operation.name in ("GRANT_PERMISSION", "ADMINISTER_TENANT")
 
 
 _DATA = (

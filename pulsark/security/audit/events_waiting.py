@@ -16,7 +16,7 @@ ROOM_OF_DENIALS = AUDIT_EVENTS_MAX // 2
 ROOM_OF_ACCESSES = AUDIT_EVENTS_MAX // 4
 
 
-class Waiting(NamedTuple):
+class WaitingEvent(NamedTuple):
     """One event. ``lost_before``: how many found no room since the one before it."""
 
     event: Event
@@ -29,7 +29,7 @@ class EventsWaiting:
     def __init__(self) -> None:
         self.dropped = 0
         """Since the start."""
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[WaitingEvent] = deque()
         self._lost = 0
 
     def __len__(self) -> int:
@@ -46,10 +46,10 @@ class EventsWaiting:
             self.dropped += 1
             self._lost += 1
             return
-        self._waiting.append(Waiting(event, self._lost))
+        self._waiting.append(WaitingEvent(event, self._lost))
         self._lost = 0
 
-    def take(self, most: int) -> list[Waiting]:
+    def take(self, most: int) -> list[WaitingEvent]:
         """The oldest, which wait no more."""
         return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
 

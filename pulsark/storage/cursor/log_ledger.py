@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pulsark.storage.ledger.writer import LedgerWriter
 
 
-class Group:
+class CommitGroup:
     """Operations that become durable together, and who waits for them.
 
     ``waits`` counts the events that must happen first; ``release`` reports one of them.
@@ -74,10 +74,10 @@ class CursorLedger:
         """How much of it is the snapshot at its head."""
         self.error: StorageError | None = None
         self._on_failure = on_failure
-        self._groups: deque[tuple[int, Group]] = deque()
+        self._groups: deque[tuple[int, CommitGroup]] = deque()
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    def append(self, entries: Sequence[bytes], group: Group | None = None) -> int:
+    def append(self, entries: Sequence[bytes], group: CommitGroup | None = None) -> int:
         """Append entries, at least one; ``group`` is released once they are durable.
 
         Returns the id of the last entry. If the ledger has failed the group stays waiting.
@@ -104,7 +104,7 @@ class CursorLedger:
         self._waiters.append((entry_id, future))
         await future
 
-    def take_groups(self) -> list[Group]:
+    def take_groups(self) -> list[CommitGroup]:
         """The groups that still wait for this ledger; it forgets them."""
         groups = [group for _, group in self._groups]
         self._groups.clear()

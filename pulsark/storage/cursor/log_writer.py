@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 from pulsark.errors import LedgerFencedError, MetadataError, StorageError
 from pulsark.storage.cursor.bundle_record import BundleRecord, BundleState, FormerLedger
 from pulsark.storage.cursor.history import NO_HISTORY, HistoryLimits
-from pulsark.storage.cursor.log_ledger import CursorLedger, Group
+from pulsark.storage.cursor.log_ledger import CommitGroup, CursorLedger
 from pulsark.storage.cursor.records import pack, pack_snapshot_end
 from pulsark.storage.ledger.metadata import LedgerConfig
 
@@ -98,7 +98,7 @@ class CursorLogWriter:
         """Why nothing can be made durable here any more."""
         self.unwritten = False
         """Whether memory holds something that was given to no ledger that may become active."""
-        self.last_group: Group | None = None
+        self.last_group: CommitGroup | None = None
         self._bundle = bundle
         self._manager = manager
         self._record = record
@@ -110,7 +110,7 @@ class CursorLogWriter:
         self._active: CursorLedger | None = None
         self._successor: CursorLedger | None = None
         self._rollover: asyncio.Task[None] | None = None
-        self._awaiting_outcome: list[Group] = []
+        self._awaiting_outcome: list[CommitGroup] = []
         self._owed: dict[Cursor, Reached] = {}
         """Those of groups that failed; the next ledger that is named has what was in memory."""
         self._to_delete = set(record.state.to_delete)
@@ -127,13 +127,13 @@ class CursorLogWriter:
         will be durable then.
         """
         if self.failed is not None:
-            Group(dones, [], 0).fail(self.failed)
+            CommitGroup(dones, [], 0).fail(self.failed)
         elif records or self.unwritten:
-            self._write(records, Group(dones, reached, 0))
+            self._write(records, CommitGroup(dones, reached, 0))
         elif dones:
             self._when_all_is_durable(dones)
 
-    def _write(self, records: list[pb.Record], group: Group) -> None:
+    def _write(self, records: list[pb.Record], group: CommitGroup) -> None:
         active, successor = self._active, self._successor
         broken = successor is not None and successor.error is not None
         ledgers = [x for x in (active, None if broken else successor) if x is not None]

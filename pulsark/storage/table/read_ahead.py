@@ -32,7 +32,7 @@ Load = Callable[[int], Awaitable[Entries]]
 """Reads a block that begins with an entry: consecutive ones, at least that one."""
 
 
-class Key(NamedTuple):
+class BlockKey(NamedTuple):
     """A block: a ledger of a table, and its first entry."""
 
     table: str
@@ -45,7 +45,7 @@ class ReadAhead:
 
     def __init__(self, max_bytes: int = BLOCKS_BYTES_MAX) -> None:
         self._blocks = Blocks[tuple[str, int]](max_bytes, least=2)
-        self._loading: dict[Key, asyncio.Task[Entries]] = {}
+        self._loading: dict[BlockKey, asyncio.Task[Entries]] = {}
         self._forgotten = 0
         """How often something was: what was being read then may be what it was before."""
         self._timer: asyncio.TimerHandle | None = None
@@ -68,17 +68,17 @@ class ReadAhead:
         found = self._blocks.with_entry((table, ledger_id), first)
         in_order = found is not None
         if found is None:
-            key = Key(table, ledger_id, first)
+            key = BlockKey(table, ledger_id, first)
             in_order = key in self._loading
             found = await self._loaded(key, load)
         if in_order or first == 0:
-            self._look_ahead(found, Key(table, ledger_id, first), end, load)
+            self._look_ahead(found, BlockKey(table, ledger_id, first), end, load)
         return _part(found, first, last, max_bytes)
 
     def forget(self, table: str, ledger_ids: Collection[int] | None = None) -> None:
         """Rows of these ledgers changed, or of all."""
         self._forgotten += 1
-        kept = [Key(*source, first) for source, first in self._blocks]
+        kept = [BlockKey(*source, first) for source, first in self._blocks]
         for key in (*kept, *self._loading.keys()):
             if key.table == table and (ledger_ids is None or key.ledger_id in ledger_ids):
                 self._blocks.drop(key[:2], key.first)
@@ -96,7 +96,7 @@ class ReadAhead:
         if self._timer is not None:
             self._timer.cancel()
 
-    async def _loaded(self, key: Key, load: Load) -> Entries:
+    async def _loaded(self, key: BlockKey, load: Load) -> Entries:
         task = self._loading.get(key)
         if task is not None:
             try:
@@ -112,7 +112,7 @@ class ReadAhead:
             self._keep(key, block)
         return block
 
-    def _keep(self, key: Key, block: Entries) -> None:
+    def _keep(self, key: BlockKey, block: Entries) -> None:
         self._blocks.keep(key[:2], block)
         if self._timer is None:
             self._look_later()
@@ -126,7 +126,7 @@ class ReadAhead:
         if self._blocks:
             self._look_later()
 
-    def _look_ahead(self, block: Entries, key: Key, end: int, load: Load) -> None:
+    def _look_ahead(self, block: Entries, key: BlockKey, end: int, load: Load) -> None:
         """Load the first of the blocks after this one that is not there, and then those behind."""
         ahead = 1 if self._loading else BLOCKS_AHEAD
         found: Entries | None = block
@@ -139,7 +139,7 @@ class ReadAhead:
         if found is None:
             self._load_ahead(key, end, load, ahead)
 
-    def _load_ahead(self, key: Key, end: int, load: Load, more: int) -> None:
+    def _load_ahead(self, key: BlockKey, end: int, load: Load, more: int) -> None:
         if key in self._loading:
             return
 

@@ -10,7 +10,7 @@ import pytest
 
 from pulsark.dispatch.peers.whereabouts import Peer
 from pulsark.metadata.paths import BROKER_SECRET
-from pulsark.security.broker_calls import HEADER, BrokerCall, Message, digest, sealed
+from pulsark.security.broker_calls import HEADER, BrokerCall, SignedCall, digest, sealed
 from tests.support.admin_api import NAMESPACE, AdminApi, Answer
 from tests.support.two_brokers import TwoBrokers
 
@@ -147,7 +147,7 @@ def forged(both: TwoBrokers, call: BrokerCall, target: str, **changed: Any) -> s
         "body": b"",
         **changed,
     }
-    message = Message(
+    message = SignedCall(
         given.pop("method"), target, given.pop("content_type"), digest(given.pop("body"))
     )
     return sealed(call, message, **given)

@@ -17,7 +17,7 @@ import pytest
 from pulsark import __version__
 from pulsark.admin_client.client import AdminClient, AdminError
 from pulsark.cli import main
-from pulsark.cli.admin.messages import Output, run_produce
+from pulsark.cli.admin.messages import MessageOutput, run_produce
 from pulsark.cli.settings import markdown_page, properties_file
 from pulsark.cli.standalone import OPTIONS
 from pulsark.cli.terminal.errors import CommandError
@@ -237,10 +237,10 @@ def message(data: bytes, **changed: Any) -> SimpleNamespace:
 
 
 def test_messages_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
-    Output(False).received(message(b"hello"))
-    Output(False).received(message(b"", partition_key=""))
+    MessageOutput(False).received(message(b"hello"))
+    MessageOutput(False).received(message(b"", partition_key=""))
     assert capsys.readouterr().out == "k\thello\n\n"
-    Output(True).received(message("grüße".encode()))
+    MessageOutput(True).received(message("grüße".encode()))
     assert json.loads(capsys.readouterr().out) == {
         "messageId": "1:2:-1:0",
         "topic": "persistent://public/default/t",
@@ -250,7 +250,7 @@ def test_messages_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
         "eventTime": None,
         "payload": "grüße",
     }
-    Output(True).received(message(b"\xff\x00"))
+    MessageOutput(True).received(message(b"\xff\x00"))
     assert json.loads(capsys.readouterr().out)["payloadBase64"] == "/wA="
 
 
@@ -288,7 +288,7 @@ def test_produce_says_what_was_not_stored(
     monkeypatch.setattr("pulsark.cli.admin.messages._check_reachable", lambda url: None)
     monkeypatch.setattr(sys, "stdin", io.StringIO("one\ntwo\nthree\n"))
     with pytest.raises(CommandError, match="1 of 2 messages were not stored: Timeout"):
-        run_produce("pulsar://x", "t", [], None, {}, 1, Output(False))
+        run_produce("pulsar://x", "t", [], None, {}, 1, MessageOutput(False))
     assert producer.sent == [b"one", b"two"]
     assert producer.closed
     assert capsys.readouterr().out == "1:2:-1:0\n"

@@ -38,7 +38,7 @@ def state(*ledgers: tuple[int, int, int], name: str = "t") -> PartitionState:
 def entries_of(split: Split | None) -> list[tuple[int, int]]:
     if split is None:
         return []
-    return [(s.ledger_id, e) for s in split.segments for e in range(s.first, s.last + 1)]
+    return [(s.ledger_id, e) for s in split.spans for e in range(s.first, s.last + 1)]
 
 
 def everything(of: PartitionState) -> list[tuple[int, int]]:

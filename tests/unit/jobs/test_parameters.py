@@ -9,7 +9,7 @@ from typing import Annotated
 import pytest
 
 from pulsark.jobs.catalog import NAMES, job
-from pulsark.jobs.job import AtBroker, Flag, UsageError
+from pulsark.jobs.job import AtBroker, Help, UsageError
 from pulsark.jobs.job_file import parse_job_file, read_job_file
 from pulsark.jobs.parameters import parse, usage
 
@@ -18,11 +18,11 @@ ROOT = Path(__file__).parents[3]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted(AtBroker):
-    topic: Annotated[str, Flag("the topic")]
-    count: Annotated[int, Flag("how many")] = 3
-    tags: Annotated[tuple[str, ...], Flag("words")] = ()
-    dry_run: Annotated[bool, Flag("only count")] = False
-    limit: Annotated[float | None, Flag("at most")] = None
+    topic: Annotated[str, Help("the topic")]
+    count: Annotated[int, Help("how many")] = 3
+    tags: Annotated[tuple[str, ...], Help("words")] = ()
+    dry_run: Annotated[bool, Help("only count")] = False
+    limit: Annotated[float | None, Help("at most")] = None
 
 
 def test_flags() -> None:

@@ -11,14 +11,14 @@ from typing import Annotated, Any
 import pytest
 
 from pulsark.cli.jobs import list_jobs, run_job
-from pulsark.jobs.job import AtBroker, Context, Flag, Job, JobError, Repeated
-from pulsark.jobs.progress import Progress
+from pulsark.jobs.job import AtBroker, Context, Help, Job, JobError, Repeated
+from pulsark.jobs.progress import ProgressLine
 from pulsark.jobs.runner import run_program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted(AtBroker):
-    count: Annotated[int, Flag("how many")] = 1
+    count: Annotated[int, Help("how many")] = 1
 
 
 def made(run: Callable[[Wanted], Mapping[str, Any]]) -> Job[Wanted]:
@@ -124,7 +124,7 @@ class Still:
 
 def test_progress_is_one_line_on_a_terminal_and_nothing_elsewhere() -> None:
     out, clock = Terminal(), Still()
-    progress = Progress(out, clock)
+    progress = ProgressLine(out, clock)
     progress.show("reading", 1, 4)
     progress.show("reading", 2, 4)  # too soon to be seen
     clock.now = 1.0
@@ -134,5 +134,5 @@ def test_progress_is_one_line_on_a_terminal_and_nothing_elsewhere() -> None:
         "\rreading 1 of 4 (25 %)\rreading 4 of 4 (100 %)\r                      \r"
     )
     nowhere = io.StringIO()
-    Progress(nowhere, clock).show("reading", 4, 4)
+    ProgressLine(nowhere, clock).show("reading", 4, 4)
     assert nowhere.getvalue() == ""

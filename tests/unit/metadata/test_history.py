@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from pulsark.limits import METADATA_SESSIONS_KEPT
-from pulsark.metadata.history import NO_MARK, History, Session, mark_of
+from pulsark.metadata.history import NO_MARK, History, StoreStart, mark_of
 
-BEGUN = History((Session(1, 11), Session(50, 22)), 100)
+BEGUN = History((StoreStart(1, 11), StoreStart(50, 22)), 100)
 
 
 def test_marks_of_the_own_past_are_known() -> None:

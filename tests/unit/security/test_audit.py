@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pulsark.security.audit.accesses import Access, Accesses
+from pulsark.security.audit.accesses import Accesses, AuditedAccess
 from pulsark.security.audit.audit import Audit
-from pulsark.security.audit.chain import NOTHING, Checker, Record, checked, record
+from pulsark.security.audit.chain import NOTHING, AuditRecord, Checker, checked, record
 from pulsark.security.audit.events import Call, Judged, is_change, shows_body
 from pulsark.security.audit.events_waiting import (
     ROOM_OF_ACCESSES,
@@ -357,7 +357,7 @@ def test_accesses_are_noted_only_where_that_is_wanted(audit: Audit) -> None:
 def test_of_too_many_accesses_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pulsark.security.audit.accesses.AUDIT_ACCESSES_MAX", 2)
     accesses = Accesses()
-    asked = [Access.of(None, "consume", topic) for topic in ("a", "b", "c", "b", "a")]
+    asked = [AuditedAccess.of(None, "consume", topic) for topic in ("a", "b", "c", "b", "a")]
     assert [accesses.is_first(each, 0) for each in asked] == [True, True, True, False, True]
 
 
@@ -393,7 +393,7 @@ def test_what_a_rate_holds_back_names_whose_it_is(audit: Audit) -> None:
 # -- the chain -----------------------------------------------------------------------------------
 
 
-def chain(count: int, broker: str = "b") -> list[Record]:
+def chain(count: int, broker: str = "b") -> list[AuditRecord]:
     found, head = [], NOTHING
     for number in range(count):
         found.append(record({"broker": broker, "number": number}, head))
@@ -401,7 +401,7 @@ def chain(count: int, broker: str = "b") -> list[Record]:
     return found
 
 
-def read(records: list[Record]) -> list[dict[str, Any]]:
+def read(records: list[AuditRecord]) -> list[dict[str, Any]]:
     return [json.loads(each.payload) for each in records]
 
 

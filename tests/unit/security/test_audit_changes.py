@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pulsark.security.audit.changes import Changes, difference
+from pulsark.security.audit.changes import AuditedChanges, difference
 from pulsark.security.audit.limits import AUDIT_BODY_BYTES_MAX
 
 
@@ -30,7 +30,7 @@ def test_only_what_differs_is_shown(
 
 
 def test_several_changes_are_a_list() -> None:
-    changes = Changes()
+    changes = AuditedChanges()
     assert (changes.before, changes.after) == ("", "")
     changes.add({"a": 1}, {"a": 2})
     changes.add(None, {"b": 3})
@@ -39,14 +39,14 @@ def test_several_changes_are_a_list() -> None:
 
 
 def test_of_large_and_many_changes_only_the_begin_is_kept() -> None:
-    changes = Changes()
+    changes = AuditedChanges()
     changes.add({"a": "x" * 100_000}, {"a": "y" * 100_000})
     for number in range(10_000):
         changes.add({}, {"b": number})
     for text in (changes.before, changes.after):
         assert len(text) == AUDIT_BODY_BYTES_MAX + 3
         assert text.endswith("...")
-    many = Changes()
+    many = AuditedChanges()
     for number in range(100_000):
         many.add({"a": number}, {"a": -number})
     assert len(many._before) < AUDIT_BODY_BYTES_MAX

@@ -10,10 +10,10 @@ from pulsark.security.decisions import COORDINATORS, WEBSOCKET_PROXY, Rule, Targ
 from pulsark.security.facts import Facts, Grants, Rules
 from pulsark.security.operations import (
     GeneralOperation,
-    Kind,
     NamespaceOperation,
     Operation,
     PolicyOperation,
+    TargetKind,
     TenantOperation,
     TopicOperation,
 )
@@ -322,4 +322,4 @@ def test_the_status_of_a_denial_follows_from_what_it_is_about() -> None:
     assert {operation.kind.status for operation in (*TopicOperation, *TenantOperation)} == {401}
     assert {operation.kind.status for operation in NamespaceOperation} == {403}
     assert {operation.kind.status for operation in GeneralOperation} == {401}
-    assert Kind.NAMESPACE_POLICY.status == Kind.TOPIC_POLICY.status == 403
+    assert TargetKind.NAMESPACE_POLICY.status == TargetKind.TOPIC_POLICY.status == 403

@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
-from pulsark.datasource.admin.queries import Queries
+from pulsark.datasource.admin.queries import QueryCalls
 from pulsark.datasource.options.columns import COLUMNS
 from pulsark.datasource.options.errors import (
     DataLossError,
@@ -680,7 +680,7 @@ def test_an_acknowledgement_that_failed_is_said_with_the_next_one(
     def refused(*_: object) -> None:
         raise DataSourceError("the disk is full")
 
-    monkeypatch.setattr(Queries, "acknowledge", refused)
+    monkeypatch.setattr(QueryCalls, "acknowledge", refused)
     stream.reader.commit(stream.end)
     with pytest.raises(DataSourceError, match="the disk is full"):
         stream.reader.commit(stream.end)

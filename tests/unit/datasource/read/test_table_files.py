@@ -227,7 +227,7 @@ def test_ids_narrow_the_plan(broker: FakeBroker, tmp_path: Path) -> None:
     given = [EqualTo(("ledger_id",), second), GreaterThan(("entry_id",), 35)]
     assert list(reader.pushFilters(given)) == []
     (partition,) = reader.partitions()
-    assert [s.segments[0][:3] for s in partition.splits] == [(second, 36, 39)]  # type: ignore[attr-defined]
+    assert [s.spans[0][:3] for s in partition.splits] == [(second, 36, 39)]  # type: ignore[attr-defined]
     assert list(reader.pushFilters([EqualTo(("partition",), 3)])) == []
     assert reader.partitions() == []
 

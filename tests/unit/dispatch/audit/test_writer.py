@@ -13,7 +13,7 @@ import pytest
 from pulsark.dispatch.audit.writer import AuditWriter
 from pulsark.errors import ClientError, ServerError
 from pulsark.security.audit.audit import Audit
-from pulsark.security.audit.chain import NOTHING, Head, Record, checked
+from pulsark.security.audit.chain import NOTHING, AuditRecord, Head, checked
 from pulsark.security.audit.limits import (
     AUDIT_CLOSE_SECONDS,
     AUDIT_EVENTS_AT_ONCE,
@@ -29,7 +29,7 @@ class Topic:
     """Stores records; may refuse, forget to say that it has stored, or be silent."""
 
     def __init__(self) -> None:
-        self.stored: list[Record] = []
+        self.stored: list[AuditRecord] = []
         self.is_open = False
         self.opened = 0
         self.failing = 0
@@ -42,7 +42,7 @@ class Topic:
         self.is_open = True
         return self.stored[-1].head if self.stored else NOTHING
 
-    async def publish(self, records: Sequence[Record], times_ms: Sequence[int]) -> None:
+    async def publish(self, records: Sequence[AuditRecord], times_ms: Sequence[int]) -> None:
         self.largest = max(self.largest, len(records))
         if self.silent:
             await asyncio.Event().wait()
@@ -212,7 +212,7 @@ def test_a_defect_ends_neither_writer_nor_broker() -> None:
     async def test(audit: Audit, topic: Topic, writer: AuditWriter) -> None:
         publish = topic.publish
 
-        async def broken(records: Sequence[Record], times_ms: Sequence[int]) -> None:
+        async def broken(records: Sequence[AuditRecord], times_ms: Sequence[int]) -> None:
             topic.publish = publish  # type: ignore[method-assign]
             raise RuntimeError("a defect")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pulsark.config.settings import Settings
-from pulsark.dispatch.connection.handshake import PROTOCOL_VERSION, Handshake, State
+from pulsark.dispatch.connection.handshake import PROTOCOL_VERSION, Handshake, HandshakeState
 from pulsark.errors import ProtocolError
 from pulsark.wire import pulsar_pb2 as pb
 
@@ -23,11 +23,11 @@ def connect(version: int) -> pb.BaseCommand:
 def test_both_sides_speak_what_the_older_one_speaks(version: int) -> None:
     handshake = Handshake(Settings(maxMessageSize=1 << 20))
     handshake.hear(connect(version))
-    assert handshake.state is State.LOGGING_IN
+    assert handshake.state is HandshakeState.LOGGING_IN
     answer = handshake.answer().connected
     assert answer.protocol_version == handshake.protocol_version == min(version, PROTOCOL_VERSION)
     assert answer.max_message_size == 1 << 20
-    assert handshake.state is State.CONNECTED
+    assert handshake.state is HandshakeState.CONNECTED
     assert handshake.client_version == "c" * 128
 
 
@@ -35,7 +35,7 @@ def test_nothing_else_comes_before_it() -> None:
     handshake = Handshake(Settings())
     with pytest.raises(ProtocolError, match="LOOKUP before CONNECT"):
         handshake.hear(Command(type=Command.LOOKUP))
-    assert handshake.state is State.CONNECTING
+    assert handshake.state is HandshakeState.CONNECTING
 
 
 def test_nothing_else_comes_before_its_answer() -> None:

@@ -15,7 +15,7 @@ import uvloop
 from pulsark.dispatch.handover import lobby as lobby_module
 from pulsark.dispatch.handover.lobby import Lobby
 from pulsark.dispatch.handover.receiver import Receiver
-from pulsark.dispatch.handover.sender import GIVEN, Sender
+from pulsark.dispatch.handover.sender import GIVEN, SocketSender
 from pulsark.errors import ClientError, ServerError
 from tests.unit.dispatch.handover.test_wanted import connect
 
@@ -41,7 +41,7 @@ class Brokers:
         self.address_of: Callable[[int], str] = lambda port: str(directory / f"broker-{port}")
         self.here, self.there = Served(), Served()
         self.refusals: asyncio.Queue[ClientError] = asyncio.Queue()
-        self.sender = Sender("localhost", self.address_of)
+        self.sender = SocketSender("localhost", self.address_of)
         self.receiver = self.receive()
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port = self.listener.getsockname()[1]

@@ -23,7 +23,7 @@ import pyarrow.flight as fl
 import pytest
 
 from pulsark.dispatch.spark.flight_listener import FlightListener, TopicRange
-from pulsark.dispatch.spark.flight_relay import Lobby, Relays
+from pulsark.dispatch.spark.flight_relay import Relays, SilentClients
 from pulsark.dispatch.spark.flight_requests import PREFACE
 from pulsark.dispatch.spark.flight_server import (
     CHUNK_BYTES,
@@ -375,7 +375,7 @@ def test_a_silent_client_costs_no_thread_and_no_connection(said: bytes) -> None:
 
 def test_the_oldest_clients_leave_the_lobby_first_and_in_time() -> None:
     clock = Clock()
-    lobby = Lobby(2, FLIGHT_PREFACE_SECONDS, clock.monotonic)
+    lobby = SilentClients(2, FLIGHT_PREFACE_SECONDS, clock.monotonic)
     pairs = [socket.socketpair() for _ in range(3)]
     (one, _), (two, speaks), (three, babbles) = pairs
     assert lobby.enter(one) == []

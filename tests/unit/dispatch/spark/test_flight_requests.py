@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsark.dispatch.spark.flight_requests import PREFACE, RequestError, Requests
+from pulsark.dispatch.spark.flight_requests import PREFACE, FlightRequests, RequestError
 from pulsark.limits import (
     FLIGHT_CALLS_MAX,
     FLIGHT_REQUEST_BYTES_MAX,
@@ -34,7 +34,7 @@ def request(size: int, stream: int = 1, flags: int = END, first: bytes = b"\0") 
 
 
 def take(sent: bytes, step: int = 1 << 20) -> None:
-    requests = Requests()
+    requests = FlightRequests()
     for start in range(0, len(PREFACE + sent), step):
         requests.take(memoryview(PREFACE + sent)[start : start + step])
 
@@ -90,7 +90,7 @@ def test_what_has_ended_does_not_count() -> None:
 
 @pytest.mark.parametrize("step", [1, 4, 1 << 20])
 def test_few_calls_are_under_way_at_a_time(step: int) -> None:
-    requests = Requests()
+    requests = FlightRequests()
     requests.take(memoryview(PREFACE))
 
     def answered(sent: bytes) -> None:

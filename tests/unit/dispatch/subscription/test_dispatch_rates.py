@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pulsark.dispatch.model.subscription_stats import Kind, Level
+from pulsark.dispatch.model.subscription_stats import ExcessKind, Level
 from pulsark.dispatch.policies.policies import (
     DISPATCH_RATE,
     NO_DISPATCH_RATE,
@@ -16,7 +16,7 @@ from pulsark.dispatch.policies.policies import (
     SUBSCRIPTION_DISPATCH_RATE,
     DispatchRate,
 )
-from pulsark.dispatch.spark.topic_entries import TopicEntries
+from pulsark.dispatch.spark.topic_entries import FlightEntries
 from pulsark.dispatch.subscription.dispatch_limit import DispatchLimit
 from pulsark.dispatch.subscription.dispatcher import Dispatcher
 from pulsark.dispatch.subscription.storage_read import StorageRead
@@ -118,7 +118,7 @@ async def test_bytes_have_a_rate_and_a_large_message_is_owed(broker, kind) -> No
     assert await client.subscribe(TOPIC, kind=kind) == 0
     # The first one leaves about 1.5 s of debt, each following one needs about 2.5 s.
     assert await in_steps(client, 8) == [1, 0, 1, 0, 1, 0, 0, 1, 0]
-    assert subscription(broker).dispatcher.throttled == {(Kind.BYTES, Level.SUBSCRIPTION): 4}
+    assert subscription(broker).dispatcher.throttled == {(ExcessKind.BYTES, Level.SUBSCRIPTION): 4}
 
 
 @pytest.mark.parametrize(("per_batch", "at_once"), [(False, 2), (True, 8)])
@@ -316,7 +316,7 @@ def test_subscriptions_share_a_rate_evenly(level: Level) -> None:
         assert 990 <= sum(counts) <= 1010
         assert max(counts) - min(counts) <= 20, counts
         events = subscription(broker, "s0").dispatcher.throttled
-        assert set(events) == {(Kind.MESSAGES, level)}
+        assert set(events) == {(ExcessKind.MESSAGES, level)}
 
     run()
 
@@ -435,7 +435,7 @@ async def test_what_is_read_over_flight_counts_and_waits_its_turn(broker) -> Non
     ledger_id = found[0].message.message_id.ledgerId
     assert len(found) == 30
     first, last = Position(ledger_id, 0), Position(ledger_id, 29)
-    source = TopicEntries(broker.broker.topics)
+    source = FlightEntries(broker.broker.topics)
     await set_policies(broker, **{DISPATCH_RATE: rate(0, 1000)})
     begun, read = broker.broker.clock.monotonic(), []
     while first <= last:
@@ -475,7 +475,7 @@ async def waits_over_flight(broker: BrokerInMemory) -> asyncio.Task[list[tuple[P
     assert loaded is not None
     last = loaded.ledger.last_confirmed
     await set_policies(broker, **{DISPATCH_RATE: rate(0, 1)})
-    source = TopicEntries(broker.broker.topics)
+    source = FlightEntries(broker.broker.topics)
     await source.read_entries(TOPIC, last, last, 4 << 20)
     task = asyncio.ensure_future(source.read_entries(TOPIC, last, last, 4 << 20))
     await asyncio.sleep(10)

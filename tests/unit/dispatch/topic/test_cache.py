@@ -71,7 +71,7 @@ def test_limits_bound_a_read_but_give_at_least_one_entry() -> None:
 
 
 @pytest.mark.feature("F63")
-def test_oldest_chunks_of_all_topics_leave_first() -> None:
+def test_oldest_blocks_of_all_topics_leave_first() -> None:
     budget = CacheBudget(100 + ENTRY_OVERHEAD_BYTES)
     old, new = TopicCache(budget), TopicCache(budget)
     old.append(1, 0, entries(1, 0, [60]), 60)
@@ -83,7 +83,7 @@ def test_oldest_chunks_of_all_topics_leave_first() -> None:
     assert budget.used_bytes == 0
 
 
-def test_a_read_crosses_chunks() -> None:
+def test_a_read_crosses_blocks() -> None:
     cache = TopicCache(CacheBudget(1 << 30))
     cache.append(1, 0, entries(1, 0, [0] * CHUNK_ENTRIES), 0)
     cache.append(1, CHUNK_ENTRIES, entries(1, CHUNK_ENTRIES, [0] * 5), 0)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pulsark.dispatch.spark.topic_entries import TopicEntries
+from pulsark.dispatch.spark.topic_entries import FlightEntries
 from pulsark.dispatch.topic.compactor import COMPACTION_SUBSCRIPTION
 from pulsark.errors import ClientError, ServerError, StorageError
 from pulsark.limits import COMPACTED_HOLD_SECONDS
@@ -122,7 +122,7 @@ async def test_a_query_goes_on_reading_what_was_replaced(broker) -> None:
     assert topic.ledger.compacted.retain(first + 100) is None
 
     async def stored() -> list[Id]:
-        found = await TopicEntries(broker.broker.topics).read_compacted(
+        found = await FlightEntries(broker.broker.topics).read_compacted(
             TOPIC, Position(first, 0), Position(first, 9), 1000
         )
         return [unpack(data)[0] for _, data in found]

@@ -10,7 +10,7 @@ import pytest
 
 from pulsark.config.settings import Settings
 from pulsark.dispatch.policies.policies import InactiveTopics, effective
-from pulsark.dispatch.spark.topic_entries import TopicEntries
+from pulsark.dispatch.spark.topic_entries import FlightEntries
 from pulsark.dispatch.topics.inactivity import is_due
 from pulsark.errors import ServerError
 from pulsark.wire import pulsar_pb2 as pb
@@ -199,7 +199,7 @@ async def test_who_reads_without_being_connected_keeps_a_topic(broker) -> None:
     client.hang_up()
     for _ in range(10):
         await asyncio.sleep(30)
-        found = await TopicEntries(broker.broker.topics).topic_range(TOPIC)
+        found = await FlightEntries(broker.broker.topics).topic_range(TOPIC)
         assert found.last == ids[-1]
 
 
