@@ -10,7 +10,7 @@ from pulsark.config.tls import TlsSettings
 TOKEN_ALGORITHMS = tuple(f"{kind}{bits}" for kind in ("RS", "ES", "PS") for bits in (256, 384, 512))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
 class AuthenticationSettings(TlsSettings):
     """That part of ``Settings``, and what it needs: clients show their certificates over TLS."""
 

@@ -10,7 +10,7 @@ from pulsark.config.spec import setting
 PULSAR_AUTHORIZATION = "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
 class AuthorizationSettings(AuthenticationSettings):
     """That part of ``Settings``, and what it needs; with the audit of both."""
 

@@ -8,7 +8,7 @@ from pulsark.config.spec import setting
 from pulsark.config.storage import StorageSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
 class PolicySettings(StorageSettings):
     """That part of ``Settings``, and what it needs."""
 

@@ -8,7 +8,7 @@ from pulsark.config.authorization import AuthorizationSettings
 from pulsark.config.spec import setting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
 class QuotaSettings(AuthorizationSettings):
     """That part of ``Settings``, and what it needs."""
 

@@ -6,6 +6,8 @@ environment and flags; ``keys`` knows what a text means.
 
 A plain dataclass and not a pydantic model: pydantic adds 13 MiB and 60 ms to a process whose
 idle memory and start are part of the promise, and a setting needs no more than five types.
+The classes that ``Settings`` inherits are never made by themselves, and have no generated methods:
+with so many fields these are large, and each class would have its own of all before it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pulsark.config.quotas import QuotaSettings
 from pulsark.config.spec import setting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
 class StorageSettings(QuotaSettings):
     """That part of ``Settings``, and what it needs."""
 

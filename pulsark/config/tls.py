@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pulsark.config.spec import setting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False, repr=False, eq=False)
 class TlsSettings:
     """That part of ``Settings``."""
 
