@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsark.limits import VALUE_FIELDS_MAX, VALUE_TYPE_BYTES_MAX
 from pulsark.schemas import key_value
@@ -28,15 +28,13 @@ from pulsark.schemas.avro import (
     load_json,
     parse_avro,
 )
+from pulsark.schemas.column_types import BINARY, ColumnType, merged, struct, types_of
 from pulsark.schemas.definition import InvalidSchemaDataError, SchemaData, SchemaType
 from pulsark.schemas.protobuf import Field, Message, protobuf_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-ColumnType: TypeAlias = str | dict[str, Any]
-
-BINARY: Final = "binary"
 DECIMAL_DIGITS_MAX: Final = 38
 """The limit of Delta and of the engines that read it."""
 
@@ -105,15 +103,6 @@ def value_type(schema: SchemaData) -> ColumnType:
     return found
 
 
-def merged(table: ColumnType, new: ColumnType) -> ColumnType:
-    """A table's type after a further version: new fields follow the existing ones.
-
-    Existing types never change.
-    """
-    found = _merged(table, new)
-    return table if len(json.dumps(found)) > VALUE_TYPE_BYTES_MAX else found
-
-
 def type_of_versions(schemas: Iterable[SchemaData]) -> ColumnType:
     """The type of a new table, from the versions of the topic's schema, the oldest first."""
     found: ColumnType = BINARY
@@ -148,26 +137,6 @@ def pair_of(schema: SchemaData) -> tuple[SchemaData, SchemaData] | SchemaData | 
         return None
     separated = schema.properties.get(key_value.ENCODING_PROPERTY, "").upper() == _SEPARATED
     return value if separated else (key, value)
-
-
-def fields_of(kind: ColumnType) -> list[dict[str, Any]]:
-    """The fields of a struct; of anything else there are none."""
-    return list(kind["fields"]) if isinstance(kind, dict) and kind["type"] == "struct" else []
-
-
-def types_of(kind: ColumnType) -> dict[str, ColumnType]:
-    """The types of a struct's fields by their names; of anything else there are none."""
-    return {field["name"]: field["type"] for field in fields_of(kind)}
-
-
-def struct(fields: Iterable[tuple[str, ColumnType]]) -> ColumnType:
-    """A struct; all of its fields may be null."""
-    return {
-        "type": "struct",
-        "fields": [
-            {"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in fields
-        ],
-    }
 
 
 def is_column_type(kind: Any) -> bool:
@@ -359,23 +328,3 @@ def _array(items: ColumnType) -> ColumnType:
 
 def _map(key: str, value: ColumnType) -> ColumnType:
     return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
-
-
-def _merged(old: ColumnType, new: ColumnType) -> ColumnType:
-    if isinstance(old, str) or isinstance(new, str) or old["type"] != new["type"]:
-        return old
-    match old["type"]:
-        case "array":
-            return {**old, "elementType": _merged(old["elementType"], new["elementType"])}
-        case "map":
-            if old["keyType"] != new["keyType"]:
-                return old
-            return {**old, "valueType": _merged(old["valueType"], new["valueType"])}
-    added = {field["name"].lower(): field for field in new["fields"]}
-    fields = []
-    for field in old["fields"]:
-        other = added.pop(field["name"].lower(), None)
-        if other is not None and other["name"] == field["name"]:
-            field = {**field, "type": _merged(field["type"], other["type"])}
-        fields.append(field)
-    return {**old, "fields": [*fields, *added.values()]}

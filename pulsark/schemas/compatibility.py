@@ -7,46 +7,20 @@ strategies check all versions since the last deletion, the others only the newes
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from pulsark.schemas.avro_resolution import Effort
 from pulsark.schemas.definition import IncompatibleSchemaError
 from pulsark.schemas.parsed import Parsed, why_cannot_read
+from pulsark.schemas.strategies import SchemaCompatibilityStrategy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class SchemaCompatibilityStrategy(Enum):
-    """The strategies by their names in Pulsar's policies and settings."""
-
-    UNDEFINED = "UNDEFINED"
-    ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
-    ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"
-    BACKWARD = "BACKWARD"
-    FORWARD = "FORWARD"
-    FULL = "FULL"
-    BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
-    FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
-    FULL_TRANSITIVE = "FULL_TRANSITIVE"
-
-    @property
-    def is_transitive(self) -> bool:
-        """Whether all versions count, and not only the newest."""
-        return self in (_S.BACKWARD_TRANSITIVE, _S.FORWARD_TRANSITIVE, _S.FULL_TRANSITIVE)
-
-
 _S = SchemaCompatibilityStrategy
 _NEW_READS_OLD = {_S.BACKWARD, _S.BACKWARD_TRANSITIVE, _S.FULL, _S.FULL_TRANSITIVE, _S.UNDEFINED}
 _OLD_READS_NEW = {_S.FORWARD, _S.FORWARD_TRANSITIVE, _S.FULL, _S.FULL_TRANSITIVE, _S.UNDEFINED}
-
-
-def relevant(versions: Sequence[int], strategy: SchemaCompatibilityStrategy) -> Sequence[int]:
-    """The versions, of ascending ones, that a new schema is compared with."""
-    if strategy is _S.ALWAYS_COMPATIBLE:
-        return ()
-    return versions if strategy.is_transitive else versions[-1:]
 
 
 def check(
@@ -64,17 +38,6 @@ def check(
     effort = effort or Effort()
     for old in reversed(existing if strategy.is_transitive else existing[-1:]):
         _check_pair(old, new, strategy, effort)
-
-
-def for_consumers(strategy: SchemaCompatibilityStrategy) -> SchemaCompatibilityStrategy:
-    """The strategy by which a consumer's schema is compared.
-
-    A consumer reads and never writes: unless all versions count, its schema has to read the
-    newest one, whatever a new schema of a producer would have to be.
-    """
-    if strategy in (_S.FORWARD, _S.FORWARD_TRANSITIVE, _S.FULL, _S.UNDEFINED):
-        return _S.BACKWARD
-    return strategy
 
 
 def _check_pair(

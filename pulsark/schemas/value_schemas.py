@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pulsark.schemas.columns import BINARY, ColumnType, merged, type_of_versions, value_type
+from pulsark.schemas.column_types import BINARY, ColumnType, merged
 from pulsark.schemas.definition import SchemaData, SchemaType
 
 if TYPE_CHECKING:
@@ -43,10 +43,14 @@ class ValueSchemas:
 
         A column without types stays so: files that are there cannot be read as anything else.
         """
+        if table == BINARY or (table is None and not versions):
+            return cls()
+        from pulsark.schemas.columns import type_of_versions, value_type  # for those with schemas
+
         schemas = [schema for _, schema in versions]
         if table is None:
             table = type_of_versions(schemas)
-        elif table != BINARY:
+        else:
             for schema in schemas:
                 table = merged(table, value_type(schema))
         if table == BINARY:

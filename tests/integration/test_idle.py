@@ -40,6 +40,15 @@ OF_SECURITY = {
 }
 """What is loaded of the room of logins and rights while nothing of it is on: small modules."""
 
+OF_SCHEMAS = {
+    "pulsark.schemas",
+    "pulsark.schemas.column_types",
+    "pulsark.schemas.definition",
+    "pulsark.schemas.strategies",
+    "pulsark.schemas.value_schemas",
+}
+"""What is loaded of schemas while no topic has one: nothing that parses or compares."""
+
 SCRIPT = """
 import asyncio, json, sys
 import uvloop
@@ -84,12 +93,13 @@ async def main():
     pages = int(open("/proc/self/statm").read().split()[1])
     modules = sorted({name.split(".")[0] for name in sys.modules})
     security = sorted(name for name in sys.modules if name.startswith("pulsark.security"))
+    schemas = sorted(name for name in sys.modules if name.startswith("pulsark.schemas"))
     words = ("scalable", "namespace_watches", "layout_fields")
     v5 = [name for name in sys.modules if any(word in name for word in words)]
     audit = [name for name in sys.modules if "audit" in name]
     rss_mb = pages * 4096 / 1e6
-    found = {"modules": modules, "security": security, "v5": v5, "audit": audit, "rss_mb": rss_mb}
-    print(json.dumps(found))
+    found = {"modules": modules, "security": security, "schemas": schemas}
+    print(json.dumps(found | {"v5": v5, "audit": audit, "rss_mb": rss_mb}))
     await standalone.stop()
 
 uvloop.run(main())
@@ -109,6 +119,7 @@ def test_an_idle_broker_is_small(tmp_path: Path) -> None:
     found = json.loads(done.stdout.splitlines()[-1])
     assert HEAVY & set(found["modules"]) == set()
     assert set(found["security"]) == OF_SECURITY
+    assert set(found["schemas"]) == OF_SCHEMAS
     assert found["v5"] == []
     assert found["audit"] == []
     assert found["rss_mb"] < 65

@@ -15,7 +15,7 @@ import pytest
 from pulsark.errors import NoSuchEntryError, OlderMetadataError, StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.runtime import Runtime
-from pulsark.schemas.columns import BINARY
+from pulsark.schemas.column_types import BINARY
 from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
 from pulsark.storage.table.files.record import DataFile, SealedLedger, table_directory
 from pulsark.storage.table.files.seal import seal

@@ -30,7 +30,7 @@ from pulsark.admin.http.requests import (
 )
 from pulsark.admin.spark.one_owner import check_here
 from pulsark.dispatch.broker import Broker
-from pulsark.schemas.columns import BINARY
+from pulsark.schemas.column_types import BINARY
 from pulsark.security.operations import TopicOperation as T
 from pulsark.storage.table.files.table_limits import FILES_PER_PUBLISH_MAX
 from pulsark.storage.table.staging.staged_ledger import StagedLedger

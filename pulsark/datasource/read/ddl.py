@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pulsark.schemas.columns import ColumnType, struct
+from pulsark.schemas.column_types import ColumnType, struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from pulsark.datasource.options.columns import COLUMNS, PAYLOAD_META, unknown_column
 from pulsark.datasource.options.errors import OptionError
-from pulsark.schemas.columns import BINARY, ColumnType, type_of_versions, types_of
+from pulsark.schemas.column_types import BINARY, ColumnType, types_of
+from pulsark.schemas.columns import type_of_versions
 from pulsark.schemas.definition import SchemaData
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from pulsark.datasource.write.topic_writers import Batch, StagedTopic, TopicWrit
 from pulsark.datasource.write.typed_values import TopicSchema, TypedValues, ValueForm, register
 from pulsark.datasource.write.write_options import RAW, WriteOptions
 from pulsark.runtime import OsDisk
-from pulsark.schemas.columns import fields_of
+from pulsark.schemas.column_types import fields_of
 from pulsark.schemas.definition import SchemaType
 from pulsark.wire.topic_name import TopicName
 

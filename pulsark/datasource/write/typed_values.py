@@ -24,7 +24,7 @@ from pulsark.rows.values.json_form import JsonForm
 from pulsark.rows.values.json_values import JsonCodec
 from pulsark.rows.values.types import from_start, spread, valid
 from pulsark.schemas.avro import Array, AvroType, Enumeration, Fixed, Map, Primitive, Record, Union
-from pulsark.schemas.columns import ColumnType, avro_of, branch_of
+from pulsark.schemas.columns import avro_of, branch_of
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.of_columns import (
     NoSchemaError,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from pulsark.datasource.admin.client import SparkAdmin
     from pulsark.rows.values.codec import Codec
+    from pulsark.schemas.column_types import ColumnType
     from pulsark.wire.topic_name import TopicName
 
 _ISO: Final = "%Y-%m-%dT%H:%M:%SZ"

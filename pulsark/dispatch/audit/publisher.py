@@ -15,7 +15,7 @@ from pulsark.dispatch.policies.schemas import encode_version
 from pulsark.errors import ClientError, ProtocolError, ServerError, StorageError
 from pulsark.limits import DECOMPRESSED_BYTES_MAX
 from pulsark.metadata.records import AlreadyExistsError
-from pulsark.schemas.compatibility import SchemaCompatibilityStrategy
+from pulsark.schemas.strategies import SchemaCompatibilityStrategy
 from pulsark.security.audit.chain import NOTHING, Head, head_of, is_record
 from pulsark.security.audit.definition import POLICIES, SCHEMA, TOPIC
 from pulsark.security.audit.limits import AUDIT_HEAD_SEARCH_MAX, AUDIT_HEAD_TRIES

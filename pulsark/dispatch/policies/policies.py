@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsark.metadata.resource_groups import RESOURCE_GROUP
 from pulsark.rates.publish_limit import PublishRate
-from pulsark.schemas.compatibility import SchemaCompatibilityStrategy
+from pulsark.schemas.strategies import SchemaCompatibilityStrategy
 from pulsark.storage.managed_ledger.retention import Retention
 
 if TYPE_CHECKING:

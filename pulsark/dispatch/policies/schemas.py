@@ -28,15 +28,15 @@ from pulsark.limits import (
 from pulsark.metadata.paths import schemas_path
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import Runtime, Worker, run_in_worker
-from pulsark.schemas.compatibility import SchemaCompatibilityStrategy, check, relevant
 from pulsark.schemas.definition import IncompatibleSchemaError, SchemaData, SchemaType
-from pulsark.schemas.parsed import Parsed, parse
+from pulsark.schemas.strategies import SchemaCompatibilityStrategy, relevant
 from pulsark.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pulsark.dispatch.loop.run_queue import RunQueue
+    from pulsark.schemas.parsed import Parsed
     from pulsark.wire.topic_name import TopicName
 
 T = TypeVar("T")
@@ -276,6 +276,8 @@ class Schemas:
     # -- decisions, in a thread when they are large ---
 
     async def _parse(self, schema: SchemaData) -> Parsed:
+        from pulsark.schemas.parsed import parse  # for topics with schemas
+
         if len(schema.data) <= SCHEMA_ON_THE_LOOP_BYTES_MAX:
             return await self._on_the_loop(lambda: parse(schema))
         return await self._elsewhere(lambda: parse(schema))
@@ -290,6 +292,9 @@ class Schemas:
         numbers = relevant(versions.live, strategy)
         needed = [n for n in numbers if versions.listed[n].fingerprint != parsed.fingerprint]
         if needed:
+            from pulsark.schemas.compatibility import check
+            from pulsark.schemas.parsed import parse
+
             stored = [(await self._read(topic, versions, n)).schema for n in needed]
             await self._elsewhere(lambda: check([parse(s) for s in stored], parsed, strategy))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.topics.topic_names import check_clients_may_publish
 from pulsark.errors import ClientError, CorruptEntryError, ServerError
-from pulsark.schemas.columns import BINARY, ColumnType
+from pulsark.schemas.column_types import BINARY, ColumnType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.lookup import Lookup
     from pulsark.dispatch.topics.ownership import Ownership
     from pulsark.metadata.changes import Check
-    from pulsark.schemas.columns import ColumnType
+    from pulsark.schemas.column_types import ColumnType
     from pulsark.storage.table.files.record import DataFile
     from pulsark.storage.table.table_writer import TableWriter
     from pulsark.storage.table.tables import Tables

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.registry import Topics
     from pulsark.dispatch.topics.topic_tables import TopicTables
     from pulsark.metadata.resources import Resources
-    from pulsark.schemas.columns import ColumnType
+    from pulsark.schemas.column_types import ColumnType
     from pulsark.schemas.value_schemas import ValueSchemas
     from pulsark.storage.table.files.record import DataFile
     from pulsark.storage.table.files.seal_range import SealRange

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.policies.schemas import Schemas, encode_version
 from pulsark.dispatch.topics.topic_names import is_system
-from pulsark.schemas.compatibility import SchemaCompatibilityStrategy, for_consumers
 from pulsark.schemas.definition import IncompatibleSchemaError, SchemaData, SchemaType
+from pulsark.schemas.strategies import SchemaCompatibilityStrategy, for_consumers
 
 if TYPE_CHECKING:
     from pulsark.config.settings import Settings

@@ -21,15 +21,8 @@ from pulsark.rows.values.primitives import (
 from pulsark.rows.values.protobuf import ProtobufCodec
 from pulsark.rows.values.types import arrow_type, spread, valid, with_nulls
 from pulsark.schemas.avro import Record
-from pulsark.schemas.columns import (
-    BINARY,
-    ColumnType,
-    as_held,
-    avro_of,
-    pair_of,
-    types_of,
-    value_type,
-)
+from pulsark.schemas.column_types import BINARY, ColumnType, types_of
+from pulsark.schemas.columns import as_held, avro_of, pair_of, value_type
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.protobuf import protobuf_of
 

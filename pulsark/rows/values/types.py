@@ -10,12 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsark.rows.arrow.schema import TIMESTAMP
-from pulsark.schemas.columns import ColumnType, decimal_digits
+from pulsark.schemas.columns import decimal_digits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pulsark.rows.arrow.arrays import Bools
+    from pulsark.schemas.column_types import ColumnType
 
 _SIMPLE: Final = {
     "boolean": pa.bool_(),

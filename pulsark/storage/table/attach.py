@@ -51,7 +51,7 @@ from pulsark.storage.table.table_logs import TableLogs
 
 if TYPE_CHECKING:
     from pulsark.metadata.changes import Check
-    from pulsark.schemas.columns import ColumnType
+    from pulsark.schemas.column_types import ColumnType
     from pulsark.storage.table.log.log_content import LogContent
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.errors import CorruptEntryError, StorageError
 from pulsark.runtime import Disk, Worker, run_in_worker
-from pulsark.schemas.columns import BINARY, ColumnType
+from pulsark.schemas.column_types import BINARY, ColumnType
 from pulsark.storage.managed_ledger.reservation import NewLedger, Reservation
 from pulsark.storage.table.staging.staged_ledger import STAGING, StagedLedger, ledger_directory
 

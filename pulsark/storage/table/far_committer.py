@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from pulsark.metadata.changes import Check
-    from pulsark.schemas.columns import ColumnType
+    from pulsark.schemas.column_types import ColumnType
     from pulsark.storage.table.files.record import DataFile, TableRecord
     from pulsark.storage.table.table_parts import TableParts
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.errors import CorruptEntryError, LedgerFencedError, StorageError
 from pulsark.runtime import run_in_worker
-from pulsark.schemas.columns import BINARY, ColumnType
+from pulsark.schemas.column_types import BINARY, ColumnType
 from pulsark.storage.table.bulk_publish import BulkPublish, remove_never_attached
 from pulsark.storage.table.staging.staged_ledger import STAGING, StagedLedger
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pulsark.metadata.changes import Check
-    from pulsark.schemas.columns import ColumnType
+    from pulsark.schemas.column_types import ColumnType
     from pulsark.schemas.value_schemas import ValueSchemas
     from pulsark.storage.table.attach import TableOwner
     from pulsark.storage.table.files.record import DataFile, SealedLedger

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from pulsark.errors import UnsealableError
 from pulsark.metadata.paths import table_path
 from pulsark.runtime import run_in_worker
-from pulsark.schemas.columns import BINARY, ColumnType
+from pulsark.schemas.column_types import BINARY, ColumnType
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.table.seal_attempts import SealAttempts
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from pulsark.limits import VALUE_FIELDS_MAX
 from pulsark.rows.arrow import fields as fields_module
 from pulsark.rows.values import ValueColumn, arrow_type_of, decode_values
-from pulsark.schemas.columns import is_column_type, merged, type_of_versions, value_type
+from pulsark.schemas.column_types import merged
+from pulsark.schemas.columns import is_column_type, type_of_versions, value_type
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.protobuf import PARSING_INFO
 from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas

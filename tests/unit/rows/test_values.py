@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsark.rows.values import ValueColumn, arrow_type_of, avro_reader, decode_values
-from pulsark.schemas.columns import ColumnType, merged, type_of_versions, value_type
+from pulsark.schemas.column_types import ColumnType, merged
+from pulsark.schemas.columns import type_of_versions, value_type
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.key_value import from_text
 from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pulsark.schemas.columns import ColumnType, is_column_type, merged, struct
+from pulsark.schemas.column_types import ColumnType, merged, struct
+from pulsark.schemas.columns import is_column_type
 
 LONG_LIST = {"type": "array", "elementType": "long", "containsNull": True}
 MAP = {"type": "map", "keyType": "string", "valueType": "string", "valueContainsNull": True}

@@ -8,14 +8,10 @@ from typing import Any
 import pytest
 
 from pulsark.schemas.avro_resolution import Effort
-from pulsark.schemas.compatibility import (
-    SchemaCompatibilityStrategy,
-    check,
-    for_consumers,
-    relevant,
-)
+from pulsark.schemas.compatibility import check
 from pulsark.schemas.definition import IncompatibleSchemaError, SchemaData, SchemaType
 from pulsark.schemas.parsed import Parsed, parse
+from pulsark.schemas.strategies import SchemaCompatibilityStrategy, for_consumers, relevant
 
 S = SchemaCompatibilityStrategy
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from pulsark.schemas.columns import value_type
-from pulsark.schemas.compatibility import SchemaCompatibilityStrategy, check
+from pulsark.schemas.compatibility import check
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.of_columns import NoSchemaError, next_schema, schema_of
 from pulsark.schemas.parsed import parse
+from pulsark.schemas.strategies import SchemaCompatibilityStrategy
 
 AVRO, JSON = SchemaType.AVRO, SchemaType.JSON
 FULL = SchemaCompatibilityStrategy.FULL

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pulsark.errors import CorruptMetadataError, StorageError
 from pulsark.metadata.documents import check_version
-from pulsark.schemas.columns import BINARY, ColumnType, merged
+from pulsark.schemas.column_types import BINARY, ColumnType, merged
 
 if TYPE_CHECKING:
     from pulsark.wire.topic_name import TopicName

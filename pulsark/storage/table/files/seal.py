@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pulsark.errors import CorruptEntryError, StorageError
 from pulsark.rows import FILE_SCHEMA, RowBuilder, file_schema
 from pulsark.rows.values import ValueColumn
-from pulsark.schemas.columns import BINARY
+from pulsark.schemas.column_types import BINARY
 from pulsark.storage.table.files.disk_source import DiskSource
 from pulsark.storage.table.files.record import DataFile
 from pulsark.wire.entry import checksum_ok

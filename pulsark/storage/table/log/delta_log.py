@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pulsark.errors import CorruptEntryError, StorageError
-from pulsark.schemas.columns import BINARY, struct
+from pulsark.schemas.column_types import BINARY, struct
 from pulsark.storage.table.files.record import (
     PUBLISHES_DAYS,
     DataFile,

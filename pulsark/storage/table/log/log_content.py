@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pulsark.errors import CorruptEntryError
-from pulsark.schemas.columns import BINARY, ColumnType
+from pulsark.schemas.column_types import BINARY, ColumnType
 from pulsark.storage.table.files.record import DataFile, Published, TableRecord
 from pulsark.storage.table.log.delta_log import (
     Action,

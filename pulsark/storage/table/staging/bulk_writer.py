@@ -15,7 +15,7 @@ import pyarrow as pa
 from pulsark.rows.arrow.schema import file_schema
 from pulsark.rows.outgoing import Batching, EntryRows, entry_rows
 from pulsark.rows.values import ValueColumn
-from pulsark.schemas.columns import BINARY
+from pulsark.schemas.column_types import BINARY
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.table.files.seal import (
     ROW_GROUP_BYTES,

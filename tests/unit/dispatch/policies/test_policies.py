@@ -7,7 +7,7 @@ import pytest
 from pulsark.config.keys import key_index
 from pulsark.config.settings import Settings
 from pulsark.dispatch.policies.policies import effective
-from pulsark.schemas.compatibility import SchemaCompatibilityStrategy
+from pulsark.schemas.strategies import SchemaCompatibilityStrategy
 
 
 def test_a_broker_setting_holds_where_nothing_was_set() -> None:

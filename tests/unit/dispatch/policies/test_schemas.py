@@ -23,9 +23,9 @@ from pulsark.limits import (
 from pulsark.metadata.changes import Change
 from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.metadata.store import Versioned
-from pulsark.schemas.compatibility import SchemaCompatibilityStrategy as S
 from pulsark.schemas.definition import IncompatibleSchemaError, SchemaData, SchemaType
 from pulsark.schemas.parsed import Parsed, parse
+from pulsark.schemas.strategies import SchemaCompatibilityStrategy as S
 from pulsark.wire.topic_name import TopicName
 from tests.sim.disk import SimDisk
 from tests.sim.metadata import paths_of
@@ -250,7 +250,7 @@ async def test_small_schemas_that_come_at_once_are_parsed_some_in_a_turn(
         parsed += 1
         return parse(schema)
 
-    with patch.object(registry, "parse", counted):
+    with patch("pulsark.schemas.parsed.parse", counted):
         asked = [asyncio.create_task(schemas.version_of(NAME, version(f"f{n}"))) for n in range(40)]
         await asyncio.sleep(0)
         assert parsed < 39

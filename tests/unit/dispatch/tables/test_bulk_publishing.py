@@ -13,8 +13,8 @@ from pulsark.dispatch.producer.deduplication import BULK_PREFIX
 from pulsark.dispatch.tables.bulk_publishing import Staging
 from pulsark.dispatch.tables.tidying import STAGED_MS
 from pulsark.errors import ClientError
-from pulsark.schemas.compatibility import SchemaCompatibilityStrategy
 from pulsark.schemas.definition import IncompatibleSchemaError, SchemaData, SchemaType
+from pulsark.schemas.strategies import SchemaCompatibilityStrategy
 from pulsark.storage.table.staging.staged_ledger import STAGING, StagedLedger
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch, read_messages

@@ -13,8 +13,8 @@ from pulsark.errors import ClientError, PulsarkError
 from pulsark.metadata.namespaces import Namespace
 from pulsark.metadata.records import InUseError
 from pulsark.metadata.resources import Tenant
-from pulsark.schemas.compatibility import SchemaCompatibilityStrategy
 from pulsark.schemas.definition import SchemaData, SchemaType
+from pulsark.schemas.strategies import SchemaCompatibilityStrategy
 from pulsark.security.grants import TOPICS, grant_on_topic, granted
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, Client, scenario

@@ -17,7 +17,7 @@ from pulsark.errors import OlderMetadataError, StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.paths import sealed_ledger_path, table_path
 from pulsark.runtime import Runtime
-from pulsark.schemas.columns import BINARY
+from pulsark.schemas.column_types import BINARY
 from pulsark.storage.table.files.record import DataFile, TableRecord, table_directory
 from pulsark.storage.table.files.root_files import copy_file
 from pulsark.storage.table.files.seal import seal

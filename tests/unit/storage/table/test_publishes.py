@@ -10,7 +10,7 @@ from pulsark.errors import StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.paths import table_path
 from pulsark.runtime import Runtime
-from pulsark.schemas.columns import BINARY
+from pulsark.schemas.column_types import BINARY
 from pulsark.storage.table.attach import TableOwner
 from pulsark.storage.table.files.record import DataFile, Published
 from pulsark.storage.table.files.table_limits import TableLimits

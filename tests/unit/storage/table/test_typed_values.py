@@ -17,7 +17,8 @@ from pulsark.metadata.paths import table_path
 from pulsark.rows import FILE_SCHEMA, RowBuilder, entries_of
 from pulsark.rows.values import ValueColumn
 from pulsark.runtime import Runtime
-from pulsark.schemas.columns import BINARY, struct, value_type
+from pulsark.schemas.column_types import BINARY, struct
+from pulsark.schemas.columns import value_type
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.table.attach import TableOwner
