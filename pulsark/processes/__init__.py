@@ -1,9 +1,13 @@
-"""What a standalone is made of, in one process or in several.
+"""The processes of a standalone with several brokers.
 
-``served_broker`` is a broker with its ports, over storage that is there; ``pulsark.standalone``
-puts it and its bookies into one process. With several brokers there are several processes over one
-data directory. ``supervisor`` starts them, and starts again what died: one ``bookie_process``,
-which looks after the disks and says first of all whether they and the metadata store belong
-together, and each ``broker_process``, which reaches the bookies by a Unix socket and shares the
-metadata store. ``child`` is how a process gets what it has to know, and ends with its supervisor.
+Start with ``supervisor``: it starts one ``bookie_process`` and N ``broker_process``es, and restarts
+each that dies (``kept_child``). ``child`` is the main program of all of them; ``duty`` is what the
+supervisor tells it. ``own_disks`` checks and opens the data directory, ``run_directory`` has the
+Unix sockets, and ``served_broker`` is a broker with its ports. ``pulsark.standalone`` runs one
+broker and its bookies in one process, from the same parts.
+
+Only the bookie process writes to journals and storage roots. It starts first and stops last, and it
+refuses a metadata store that does not belong to its bookies before any broker opens it. A child
+ends when its supervisor does. A broker whose metadata session has ended exits: its successor starts
+with a new session.
 """

@@ -1,4 +1,4 @@
-"""What an operator has to know of who can come in."""
+"""Warns an operator about open ports and unencrypted credentials."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ log = logging.getLogger(__name__)
 
 
 def warn_of_access(settings: Settings) -> None:
-    """Say in the log what strangers could do."""
+    """Log each way in which strangers could get access."""
     if not is_private(settings.bindAddress) and not asks_for_login(settings):
         log.warning(
-            "insecure: everyone who reaches %s can read, change and delete everything, because "
-            "authentication is off; bindAddress=localhost is for this machine only. Clients "
-            "are told to connect to %s: set advertisedAddress to the name by which they find "
-            "this machine",
+            "insecure: anyone who can connect to %s can read, change and delete everything, "
+            "because authentication is off; set bindAddress=localhost to serve this machine only. "
+            "Brokers send clients to %s: set advertisedAddress to a name that clients can resolve",
             settings.bindAddress,
             settings.advertisedAddress,
         )
@@ -28,7 +27,7 @@ def warn_of_access(settings: Settings) -> None:
         ports = plain_ports(settings)
         if ports:
             log.warning(
-                "tokens and passwords cross the network in the clear on %s; leave it empty and "
-                "set the one for TLS",
+                "tokens and passwords cross the network unencrypted on %s: unset it, and set the "
+                "TLS port instead",
                 " and ".join(ports),
             )

@@ -1,4 +1,4 @@
-"""The process that has the disks of a data directory, and serves its bookies to the brokers."""
+"""The process that owns the disks of a data directory and serves its bookies to the brokers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pulsark.runtime import Runtime
 
 _LEAVE_SECONDS: Final = 8.0
-"""So long brokers may use the bookies while they stop."""
+"""How long brokers may go on using the bookies while both stop."""
 
 
 class BookieProcess:
-    """Everything in it, started and stopped in order."""
+    """The parts of the process; they start and stop in order."""
 
     def __init__(
         self, duty: Duty, runtime: Runtime, failed: Callable[[PulsarkError], None]
@@ -38,10 +38,10 @@ class BookieProcess:
         self._servers: list[BookieServer] = []
 
     async def start(self) -> dict[str, Any]:
-        """Start; returns what the brokers have to know.
+        """Start, and return what brokers need to know.
 
-        A metadata store that does not belong to the bookies is refused here, before any broker
-        opens it: those expect the very store and the instances of bookies that are found.
+        This refuses a metadata store that does not belong to the bookies before any broker opens
+        it. Brokers then accept only this store and these bookies.
         """
         settings, runtime, cleanup = self._settings, self._runtime, self._cleanup
         data = DataDir.of(settings)
@@ -72,7 +72,7 @@ class BookieProcess:
         return Disks(sorted(bookies), roots).to_json()
 
     async def stop(self) -> None:
-        """Stop once the brokers have left: they close their ledgers."""
+        """Stop once the brokers have closed their ledgers and left."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LEAVE_SECONDS):
                 for server in self._servers:

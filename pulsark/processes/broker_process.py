@@ -1,4 +1,4 @@
-"""The process of one broker of several: its bookies and the metadata store are shared."""
+"""The process of one of several brokers, which share bookies and metadata store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class BrokerProcess:
-    """Everything in it, started and stopped in order."""
+    """The parts of the process; they start and stop in order."""
 
     def __init__(
         self, duty: Duty, runtime: Runtime, failed: Callable[[PulsarkError], None]
@@ -38,7 +38,7 @@ class BrokerProcess:
         self._cleanup = contextlib.AsyncExitStack()
 
     async def start(self) -> dict[str, Any]:
-        """Start; returns its addresses."""
+        """Start, and return the broker's addresses."""
         runtime, cleanup, duty = self._runtime, self._cleanup, self._duty
         data = DataDir.of(self._settings)
         run = RunDirectory(data)
@@ -60,8 +60,8 @@ class BrokerProcess:
         return (await served.start()).as_json()
 
     async def _metadata(self, path: str) -> SharedSqliteMetadataStore:
-        if not os.path.exists(path):  # who has the bookies made it, or refused to
-            raise ConfigError(f"{path} is not there any more")
+        if not os.path.exists(path):  # the bookie process has made it, or refused to start
+            raise ConfigError(f"the metadata store {path} is missing: was it moved or deleted?")
         metadata = await SharedSqliteMetadataStore.join(
             path,
             self._runtime,
@@ -83,7 +83,7 @@ class BrokerProcess:
         return bookie
 
     def _session_ended(self) -> None:
-        """What was given to it is others' now: it begins anew, as another process."""
+        """Other brokers may own its bundles now: only a new process can start over."""
         self._failed(MetadataError("the session of the metadata store has ended"))
 
     async def stop(self) -> None:

@@ -1,9 +1,8 @@
 """The main program of a process that a supervisor starts.
 
-Its standard input is a socket to the supervisor: the duty comes first, then this process says once
-that it is ready, or why it is not; from then on an empty line a second says that its event loop
-turns. When the other end closes, the supervisor is gone, and this
-process ends in order, as it does on SIGTERM.
+Its standard input is a socket to the supervisor. It reads its duty there, then reports that it is
+ready, or why it cannot start. After that it sends an empty line each second as long as its event
+loop turns. When the supervisor's end closes, the process stops in order, as on SIGTERM.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STOP_SECONDS: Final = 20
-"""The system ends a process that takes longer to stop."""
+"""An alarm of the system kills a process that takes longer to stop."""
 
 FAILED_STOP_SECONDS: Final = 5.0
-"""The same where something has failed."""
+"""The same after a failure."""
 
 
 class Process(Protocol):
     """What runs in this process."""
 
     async def start(self) -> dict[str, Any]:
-        """Start; returns what the supervisor is told."""
+        """Start, and return what to report to the supervisor."""
 
     async def stop(self) -> None:
-        """Stop in order, also what was only half started."""
+        """Stop in order, even if ``start`` did not finish."""
 
 
 class ProcessLife:
@@ -52,7 +51,7 @@ class ProcessLife:
         self._process = make(self._fail)
 
     async def live(self) -> None:
-        """Raises ``PulsarkError`` if the process could not start, or not go on."""
+        """Run until told to stop; ``PulsarkError`` if the process cannot start or go on."""
         self._loop.add_signal_handler(signal.SIGTERM, self._end)
         self._channel.setblocking(False)
         self._loop.add_reader(self._channel, self._hear)
@@ -74,13 +73,13 @@ class ProcessLife:
         with contextlib.suppress(asyncio.CancelledError, PulsarkError):
             await starting
         failed = self._ended.done() and self._ended.exception() is not None
-        self._end()  # what ends from here on is no failure
+        self._end()  # from here on, a part that ends has not failed
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAILED_STOP_SECONDS if failed else None):
                 await self._process.stop()
 
     def tell_error(self, error: PulsarkError) -> None:
-        """Say why the process ends."""
+        """Tell the supervisor why the process ends."""
         self._tell(error=str(error))
 
     def _tell(self, **told: object) -> None:
@@ -108,8 +107,8 @@ class ProcessLife:
 
 
 def main() -> None:
-    """Do what the supervisor says; exit code 1 if that failed."""
-    # The terminal sends SIGINT to all: the supervisor decides.
+    """Carry out the supervisor's duty; exit with 1 if that fails."""
+    # A terminal sends SIGINT to all processes: the supervisor decides when this one stops.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = _channel()
     duty = Duty.decode(_line(channel))
@@ -143,7 +142,7 @@ async def _run(channel: socket.socket, duty: Duty) -> int:
 
 
 def _channel() -> socket.socket:
-    """Standard input as a socket that no other process inherits."""
+    """Standard input as a socket; no child process inherits it."""
     channel = socket.socket(fileno=os.dup(0))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

@@ -1,7 +1,4 @@
-"""What a supervisor and its processes say to each other.
-
-A process is told in one line what it is started for, before anything else.
-"""
+"""The first line that a supervisor sends to a new process: its duty."""
 
 from __future__ import annotations
 
@@ -21,15 +18,15 @@ BOOKIE: Final = "bookie"
 
 BEAT: Final = b"\n"
 BEAT_SECONDS: Final = 1.0
-"""What a process that is ready says so often."""
+"""How often a process that is ready sends ``BEAT``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disks:
-    """What the process that has the disks tells those that do not."""
+    """What the bookie process tells the brokers."""
 
     bookies: Sequence[str]
-    """Ids of the bookies that are served."""
+    """Ids of the bookies."""
     roots: StorageRoots
 
     def to_json(self) -> dict[str, Any]:
@@ -47,7 +44,7 @@ class Disks:
 
 @dataclass(frozen=True, slots=True)
 class BrokerDuty:
-    """What only a broker is told."""
+    """The part of a duty that only brokers have."""
 
     disks: Disks
     sockets: Mapping[str, Sequence[int]]
@@ -58,15 +55,15 @@ class BrokerDuty:
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """Of one process."""
+    """The duty of one process."""
 
     role: str
-    """Names it in logs."""
+    """The name of the process in logs."""
     settings: Settings
     broker: BrokerDuty | None = None
-    """Without it, the process is that of the bookies."""
+    """``None`` for the bookie process."""
     descriptors: Sequence[int] = field(default=())
-    """Those that it inherits."""
+    """File descriptors that the process inherits."""
 
     def encode(self) -> bytes:
         """One line."""

@@ -1,4 +1,4 @@
-"""A process that is started again whenever it ends, until it is stopped."""
+"""A child process that is restarted whenever it ends, until it is stopped."""
 
 from __future__ import annotations
 
@@ -26,29 +26,28 @@ PROGRAM: Final = (sys.executable, "-m", "pulsark.processes.child")
 
 PAUSE_SECONDS: Final = 0.1
 PAUSE_SECONDS_MAX: Final = 10.0
-"""Before it is started again: the first time, and at most. The pause doubles."""
+"""The pause before the first restart; it doubles up to the maximum."""
 
 SOUND_SECONDS: Final = 30.0
-"""What was ready for so long is started again at once when it dies."""
+"""A process that was ready for this long and dies is restarted after the short pause."""
 
 SILENT_BEATS_MAX: Final = 12
-"""A process that was ready and whose event loop stands still for so long is killed: its session of
-the metadata store is over, and clients would wait for it. Beats of this process are counted, so
-that nobody is silent while the whole machine stands still."""
+"""A ready process that misses this many beats is killed: its event loop is blocked and its metadata
+session has expired. The supervisor counts its own beats, so a paused machine kills no process."""
 
 _REPORT_BYTES_MAX: Final = 1 << 20
 
 
 class KeptChild:
-    """One role. Its process dies with this one: it holds the other end of a socket."""
+    """One role. Its process ends with this one, because it then reads the end of its socket."""
 
     def __init__(
         self, name: str, duty: Callable[[], Duty], ready: Callable[[dict[str, Any]], None]
     ) -> None:
-        """``duty`` is asked at each start; ``ready`` hears what each process reports."""
+        """``duty`` is called at each start, ``ready`` with the report of each new process."""
         self.name = name
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done once it was ready for the first time; ``ConfigError`` if it cannot be."""
+        """Done when the role is first ready; ``ConfigError`` if its first process fails."""
         self._duty = duty
         self._ready = ready
         self._loop = asyncio.get_running_loop()
@@ -62,26 +61,26 @@ class KeptChild:
 
     @property
     def pid(self) -> int:
-        """Of the process that is there now; 0 if none is."""
+        """The id of the running process, or 0."""
         return 0 if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start it, and keep it."""
+        """Start the process and keep it running."""
         self._task = self._loop.create_task(self._keep())
 
     def restart(self) -> None:
-        """Let another process take its place, in order."""
+        """Stop the process in order; another one takes its place."""
         self._signal(signal.SIGTERM)
 
     async def stop(self, seconds: float) -> None:
-        """Stop it in order; killed if it takes longer."""
+        """Stop the process in order, and kill it after ``seconds``."""
         self._stopping.set()
         self._signal(signal.SIGTERM)
         if self._task is None:
             return
         done, _ = await asyncio.wait([self._task], timeout=seconds)
         if not done:
-            log.error("%s did not stop within %g s and is killed", self.name, seconds)
+            log.error("%s has not stopped within %g s: killing it", self.name, seconds)
             self._signal(signal.SIGKILL)
             await asyncio.wait([self._task])
         if not self._task.cancelled() and (error := self._task.exception()) is not None:
@@ -104,20 +103,20 @@ class KeptChild:
             if self._ready_at is not None and self._loop.time() - self._ready_at > SOUND_SECONDS:
                 pause = PAUSE_SECONDS
             because = f": {self._error}" if self._error else ""
-            log.error("%s %s%s; it is started again in %g s", self.name, how, because, pause)
+            log.error("%s %s%s; restarting it in %g s", self.name, how, because, pause)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._stopping.wait()
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
     async def _live(self) -> str:
-        """One life; returns how it ended."""
+        """Run one process; returns how it ended."""
         self._ready_at, self._error = None, ""
         duty = self._duty()
         try:
             ours, process = await self._started(duty)
         except OSError as error:  # no memory for it, for example
-            return f"cannot be started: {error}"
+            return f"cannot start: {error}"
         self._process = process
         if self._stopping.is_set():
             self._signal(signal.SIGTERM)
@@ -129,9 +128,9 @@ class KeptChild:
                 if line != BEAT:
                     self._hear(json.loads(line))
         except ConnectionError:
-            pass  # it died: it is waited for below
+            pass  # the process died; ``finally`` waits for it
         except ValueError as error:
-            log.error("%s says what is not understood, and is killed: %s", self.name, error)
+            log.error("%s sent an invalid report (%s): killing it", self.name, error)
             self._signal(signal.SIGKILL)
         finally:
             code = await process.wait()
@@ -157,7 +156,10 @@ class KeptChild:
     def _look(self) -> None:
         self._silent_beats += 1
         if self._silent_beats > SILENT_BEATS_MAX:
-            log.error("%s (process %d) stands still and is killed", self.name, self.pid)
+            log.error(
+                "%s (process %d) has been unresponsive for %g s: killing it",
+                self.name, self.pid, SILENT_BEATS_MAX * BEAT_SECONDS,
+            )  # fmt: skip
             self._signal(signal.SIGKILL)
             return
         self._watch = self._loop.call_later(BEAT_SECONDS, self._look)
@@ -170,7 +172,7 @@ class KeptChild:
         self._look()
         try:
             self._ready(told["ready"])
-        except OSError as error:  # the disk is full, for example: it serves all the same
-            log.error("what %s says cannot be made known: %s", self.name, error)
+        except OSError as error:  # a full disk, for example: the process serves all the same
+            log.error("cannot publish the addresses of %s: %s", self.name, error)
         if not self.first.done():
             self.first.set_result(None)

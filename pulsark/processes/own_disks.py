@@ -1,8 +1,8 @@
-"""The disks of a data directory, as the one process has them that may write to them.
+"""The disks of a data directory, in the only process that writes to them.
 
-It is the process that has the bookies, so what has to be asked once is asked here, in this order:
-whether a metadata store is missing before one is made, whether the bookies are its bookies and have
-not seen a later state of it before anything is written, and which storage roots are what they were.
+It opens them in a safe order. It refuses a missing metadata store before it creates one, then
+bookies that belong to another store or have seen a later state of this one, before anything is
+written, and at last storage roots that are not the ones they were.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 
 
 class OwnDisks:
-    """Its methods are called in order; the metadata store is opened behind ``check_store``."""
+    """Call the methods in their order; open the metadata store after ``check_store``."""
 
     def __init__(
         self, settings: Settings, data: DataDir, runtime: Runtime, *, adopt: bool = False
     ) -> None:
-        """``adopt``: also serve bookies that the metadata store does not know (``--adopt``)."""
+        """``adopt``: also accept bookies that the metadata store does not know (``--adopt``)."""
         self._settings = settings
         self._data = data
         self._runtime = runtime
         self._adopt = adopt
 
     def make_directories(self) -> None:
-        """Let there be all directories, so that they can be locked."""
+        """Create all directories, so that they can be locked."""
         disk = self._runtime.disk
         disk.make_dirs(self._data.path)
         for home in self._data.homes:
-            with contextlib.suppress(OSError):  # who opens the bookie says it
+            with contextlib.suppress(OSError):  # opening the bookie will report it
                 disk.make_dirs(home.journal_dir)
                 disk.make_dirs(home.ledger_dir)
 
     def check_store(self) -> None:
-        """Raise ``OtherStoreError`` if a metadata store would be made where one is missing."""
+        """Raise ``OtherStoreError`` if there are bookies but their metadata store is missing."""
         if not self._adopt:
             check_store_is_there(self._data.metadata_path, self._data.homes, self._runtime.disk)
 
@@ -58,7 +58,7 @@ class OwnDisks:
         cleanup: contextlib.AsyncExitStack,
         too_few: Callable[[StorageError], None],
     ) -> dict[str, EmbeddedBookie]:
-        """The bookies, by id; ``too_few`` hears when so many left that nothing can be stored."""
+        """Bookies by id. ``too_few`` is called when too few are left to store anything."""
         settings = self._settings
         bookies = await open_fleet(
             self._data.homes,
@@ -74,7 +74,7 @@ class OwnDisks:
         return bookies
 
     async def open_roots(self, metadata: MetadataStore) -> StorageRoots:
-        """Where tables are."""
+        """The storage roots of tables."""
         return await commission(
             self._data.storage_roots, metadata, self._runtime, adopt=self._adopt
         )

@@ -1,7 +1,7 @@
-"""``DATA/run``: the sockets by which the processes of a standalone find each other.
+"""``DATA/run``: the Unix sockets between the processes of a standalone.
 
-Nobody but their user may open it. The path of a Unix socket has to be short, and that of a data
-directory may be long: then the sockets are reached by a descriptor of their directory.
+Only their user may open it. The path of a Unix socket must be short, and the path of a data
+directory may be long, so the address of a socket goes through a descriptor of the directory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LIVING: Final = "PROCESSES"
 
 
 class RunDirectory:
-    """That of one data directory, made if there is none. For the life of a process."""
+    """The run directory of one data directory. It is created if missing."""
 
     def __init__(self, data: DataDir) -> None:
         self.path = os.path.join(data.path, "run")
@@ -32,16 +32,16 @@ class RunDirectory:
         )
 
     def close(self) -> None:
-        """The addresses are of no use any more."""
+        """End the use of all addresses."""
         os.close(self._living)
         os.close(self._descriptor)
 
     def address_of_bookie(self, bookie_id: str) -> str:
-        """Where a bookie is served."""
+        """The socket of a bookie."""
         return self._address(bookie_id)
 
     def address_of_broker(self, port: int) -> str:
-        """Where the broker with this port for clients, which is its alone, is given clients."""
+        """The socket on which a broker receives clients. ``port`` is the broker's own port."""
         return self._address(f"broker-{port}")
 
     def _address(self, name: str) -> str:
@@ -51,11 +51,11 @@ class RunDirectory:
         return f"/proc/self/fd/{self._descriptor}/{name}"
 
     def live(self) -> None:
-        """This process is a child of a supervisor, until it ends. Blocks for no time at all."""
+        """Mark this process as a supervisor's child until it ends. Never waits."""
         fcntl.flock(self._living, fcntl.LOCK_SH)
 
     def is_deserted(self) -> bool:
-        """Whether the children of a supervisor that is gone have all ended."""
+        """Whether all children of an earlier supervisor have ended."""
         try:
             fcntl.flock(self._living, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

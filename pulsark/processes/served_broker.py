@@ -1,4 +1,4 @@
-"""A broker with its ports: what every process has that serves clients."""
+"""A broker with its ports: the main part of every process that serves clients."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SPOKEN = {"web_tls": ("http/1.1",), "flight_tls": ("h2",)}
-"""What clients of a port over TLS ask for beside TLS (ALPN)."""
+"""The protocols that a TLS port offers (ALPN)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Where a broker keeps what it has: who opened it closes it."""
+    """The storage under a broker. The caller opens it and closes it."""
 
     metadata: MetadataStore
     bookies: Mapping[str, Bookie]
@@ -55,17 +55,17 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class SharedPorts:
-    """The ports at which clients reach any of several brokers, beside those of each."""
+    """Ports that several brokers share, in addition to each one's own ports."""
 
     sockets: Mapping[str, Sequence[socket.socket]]
-    """They listen already. By the setting that names the port."""
+    """Listening sockets by the setting that names the port."""
     urls: ServiceUrls
     address_of: Callable[[int], str]
-    """The Unix socket of the broker that has a port of the binary protocol."""
+    """The Unix socket of the broker with this binary port."""
 
 
 class ServedBroker:
-    """The broker of this process. What it opens is closed by ``cleanup``."""
+    """The broker of this process. ``cleanup`` closes what it opens."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class ServedBroker:
         cleanup.push_async_callback(self.broker.close)
 
     async def start(self) -> ServiceUrls:
-        """Open the ports, and serve; returns the addresses that are this broker's alone."""
+        """Open the ports and serve; returns this broker's own addresses."""
         from pulsark.admin.server import AdminServer
         from pulsark.dispatch.spark.flight_listener import FlightListener
         from pulsark.dispatch.spark.topic_entries import FlightEntries
@@ -134,7 +134,7 @@ class ServedBroker:
     async def _open_ports(
         self, server: Server, admin: AdminServer, flight: FlightListener, audit: Audit | None
     ) -> ServiceUrls:
-        """Take the ports that the settings name; HTTP and Flight answer from now on."""
+        """Listen on the ports that the settings name. HTTP and Flight answer from now on."""
         settings, name = self._settings, self._settings.advertisedAddress
         self._cleanup.callback(server.close)
         self._cleanup.push_async_callback(admin.close)
@@ -184,8 +184,8 @@ class ServedBroker:
         admin.share_tls(sockets["webServicePortTls"])
 
     def _tls(self) -> ServerTls:
-        """What TLS needs; its files are looked at again from time to time."""
-        from pulsark.security.tls import ServerTls, TlsRules  # for those who need it
+        """The TLS configuration. Its files are checked for changes periodically."""
+        from pulsark.security.tls import ServerTls, TlsRules  # only if TLS is on
 
         period = self._settings.tlsCertRefreshCheckDurationSec
         tls = ServerTls(TlsRules.of(self._settings), at_each_handshake=period == 0)
@@ -205,11 +205,12 @@ async def _look_again(tls: ServerTls, seconds: float) -> None:
 
 
 def within_fleet(settings: Settings, bookies: int) -> Settings:
-    """Quorums that the bookies that are there can meet."""
+    """Settings with quorums that this number of bookies can meet."""
     if settings.managedLedgerDefaultEnsembleSize <= bookies:
         return settings
     log.error(
-        "only %d bookies are there for an ensemble of %d: new ledgers have fewer copies",
+        "only %d bookies for an ensemble of %d: new ledgers have fewer copies. Start the "
+        "missing bookies, or lower managedLedgerDefaultEnsembleSize",
         bookies,
         settings.managedLedgerDefaultEnsembleSize,
     )

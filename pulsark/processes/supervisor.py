@@ -1,8 +1,8 @@
-"""``pulsark standalone --brokers N``: one process with the bookies, and N with a broker each.
+"""``pulsark standalone --brokers N``: one bookie process and N broker processes.
 
-The supervisor has the lock of the data directory and the ports that clients know; it serves
-nobody. It starts the bookies first, since they say whether the data are in order, then the
-brokers, and each again that dies. It stops the brokers before the bookies: they close ledgers.
+The supervisor locks the data directory and opens the shared ports, but serves no client itself. It
+starts the bookie process first, because that checks the data, then the brokers. It restarts each
+process that dies. Brokers stop before the bookies, so that they can close their ledgers.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ BOOKIE_STOP_SECONDS: Final = 20.0
 
 _DESERTED_LOOK_SECONDS: Final = 0.05
 _DESERTED_LOOKS: Final = 600
-"""So often it is asked whether the children of a supervisor that died have ended."""
+"""How often to check whether the children of a dead supervisor have ended."""
 
 _BACKLOG: Final = 1024
 _SCHEMES: Final = ("pulsar", "pulsar+ssl", "http", "https")
 
 
 class Supervisor:
-    """All processes of one data directory, started and stopped in order."""
+    """All processes of one data directory; they start and stop in order."""
 
     def __init__(self, settings: Settings, runtime: Runtime) -> None:
         self._settings = settings
@@ -63,11 +63,11 @@ class Supervisor:
             for n in range(settings.standaloneBrokers)
         ]
         self._found: dict[int, dict[str, Any]] = {}
-        """Addresses of the brokers, as each told them last."""
+        """The addresses that each broker reported last."""
         self._serves = False
 
     async def start(self) -> dict[str, Any]:
-        """Start everything; returns what ``standalone.json`` holds."""
+        """Start everything, and return the contents of ``standalone.json``."""
         settings = self._settings
         check_access(settings.bindAddress, insecure=settings.insecure or asks_for_login(settings))
         self._runtime.disk.make_dirs(self._data.path)
@@ -87,7 +87,7 @@ class Supervisor:
         return self._write_ready()
 
     async def stop(self) -> None:
-        """Stop everything in the reverse order; durable state is on disk afterwards."""
+        """Stop everything in reverse order. All durable state is on disk afterwards."""
         await self._cleanup.aclose()
 
     async def _stop_brokers(self) -> None:
@@ -98,20 +98,22 @@ class Supervisor:
         try:
             if run.is_deserted():
                 return
-            log.warning("the processes of a supervisor that died are still stopping")
+            log.warning(
+                "dataDir %s: waiting for processes of a dead supervisor to stop", self._data.path
+            )
             for _ in range(_DESERTED_LOOKS):
                 await asyncio.sleep(_DESERTED_LOOK_SECONDS)
                 if run.is_deserted():
                     return
             raise ConfigError(
-                f"dataDir: {self._data.path} is in use by processes of a supervisor that died; "
-                "end them"
+                f"dataDir: {self._data.path} is still in use by child processes of a supervisor "
+                "that died; end them (pulsark.processes.child) and start again"
             )
         finally:
             run.close()
 
     def _listen(self) -> None:
-        """Take the ports that all brokers share: they stay open while brokers come and go."""
+        """Open the shared ports. They stay open while brokers come and go."""
         settings, found = self._settings, {}
         keys = ("broker", "broker_tls", "web", "web_tls")
         for setting, scheme, key in zip(SHARED_PORTS, _SCHEMES, keys, strict=True):
@@ -125,8 +127,6 @@ class Supervisor:
             taken = sockets[0].getsockname()[1]
             found[key] = f"{scheme}://{settings.advertisedAddress}:{taken}"
         self._urls = ServiceUrls(**found)
-
-    # What its children are told, and tell.
 
     def _duty_of_bookie(self) -> Duty:
         return Duty(BOOKIE, self._settings)
@@ -146,7 +146,7 @@ class Supervisor:
     def _bookie_is_ready(self, told: dict[str, Any]) -> None:
         before, self._disks = self._disks, Disks.from_json(told)
         if before is not None and before != self._disks:
-            log.error("other bookies or storage roots are there than before: brokers start again")
+            log.error("the set of bookies or storage roots has changed: restarting all brokers")
             for broker in self._brokers:
                 broker.restart()
         if self._serves:

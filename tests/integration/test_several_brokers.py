@@ -63,7 +63,7 @@ def test_a_client_gets_the_broker_that_it_names_or_an_error(two: Standalone) -> 
     for url in ("localhost:1", "elsewhere:6650", "../../LOCK:1"):
         error = answer_to_connect(two, url).error
         assert error.error == pb.ServiceNotReady
-        assert error.message == f"There is no broker '{url}' here now; look it up again"
+        assert error.message == f"No broker '{url}' here; look the topic up again"
 
 
 def answer_to_connect(standalone: Standalone, wanted: str) -> pb.BaseCommand:

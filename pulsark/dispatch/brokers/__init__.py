@@ -1,7 +1,9 @@
-"""The brokers that share the work: who is there, how busy each is, and who should take a bundle.
+"""The brokers of a cluster: which are alive, how busy each is, and which should take a bundle.
 
-Start with ``registry``: it announces this broker, and follows the others. ``load`` is what a broker
-says of itself, ``placement`` chooses by it (both pure), and ``leader`` elects the broker that does
-what one of them has to do for all. Which broker *has* a bundle is the business of
-``dispatch.topics.ownership``; nothing here decides about that.
+Start with ``registry``: it announces this broker and follows the others. ``load`` is the report of
+one broker; ``placement`` chooses a broker by these reports (both are pure). ``owners`` reads from
+the metadata store which broker owns a bundle. ``leader`` elects the broker that works for all.
+
+Everything here may be out of date: a dead broker stays listed until its session expires. So nothing
+here decides who owns a bundle. ``dispatch.topics.ownership`` claims bundles, by compare-and-set.
 """

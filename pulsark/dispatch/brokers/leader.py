@@ -1,7 +1,7 @@
-"""The one broker that does what some broker has to do for all.
+"""Elects one broker to do the work that must be done once per cluster.
 
-Two may think so for a moment, when a session ends; what a leader does is decided by compare-and-set
-where that matters.
+When a session ends, two brokers may both believe they lead for a moment. Where that matters, a
+compare-and-set decides.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Leader:
-    """Whoever finds no leader tries to become it; an ephemeral value has its name."""
+    """A broker that finds no leader tries to create the ephemeral value that names the leader."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
@@ -36,16 +36,16 @@ class Leader:
         self._look_again = False
         self._end_watch: Callable[[], None] = lambda: None
         self.broker_id = ""
-        """Who it is, as far as is known; "" for nobody."""
+        """The last known leader; "" if there is none."""
 
     @property
     def is_here(self) -> bool:
-        """Whether it is this broker, certainly."""
+        """Whether this broker certainly leads."""
         own = self._own
         return own is not None and self._instance == own.instance and self._metadata.session.is_sure
 
     async def start(self, own: LiveBroker) -> None:
-        """Take part."""
+        """Take part in the election."""
         self._own = own
         self._end_watch = self._metadata.watch(LEADER, self._changed, self._changed_unheard)
         self._changed_unheard()
@@ -53,7 +53,7 @@ class Leader:
             await asyncio.shield(self._looking)
 
     def close(self) -> None:
-        """Take part no more. What was won ends with the session."""
+        """Leave the election. This broker's leadership ends with its session."""
         self._end_watch()
         if self._looking is not None:
             self._looking.cancel()
@@ -73,7 +73,7 @@ class Leader:
                 self._look_again = False
                 await self._find(self._own)
         except MetadataError as error:
-            log.warning("it is not known which broker leads: %s", error)
+            log.warning("cannot read which broker leads from %s: %s", LEADER, error)
         finally:
             self._looking = None
 
@@ -93,7 +93,7 @@ class Leader:
             try:
                 await put_settled(self._metadata, LEADER, value, ABSENT, ephemeral=True)
             except BadVersionError:
-                self._look_again = True  # another was faster
+                self._look_again = True  # another broker was faster
                 return
             self.broker_id, self._instance = own.broker_id, own.instance
             return

@@ -1,4 +1,4 @@
-"""How busy a broker is, as it tells the others. Pure."""
+"""A broker's report of its load. Pure."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TOLD_CHANGE = 0.1
-"""A part by which a figure has to differ before it is worth a write."""
+"""The relative change of a figure that is worth a write."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """Figures of one broker. Rates are per second."""
+    """The load of one broker. Rates are per second."""
 
     utilisation: float = 0.0
-    """The part of the time for which its event loop is busy: one loop is what a broker has."""
+    """The share of time for which its event loop, the only one, is busy."""
     bundles: int = 0
     topics: int = 0
-    """Those that are loaded."""
+    """Loaded topics."""
     messages_in: float = 0.0
     messages_out: float = 0.0
     bytes_in: float = 0.0
     bytes_out: float = 0.0
 
     def differs_from(self, told: LoadReport) -> bool:
-        """Whether others should hear of it, who know ``told``."""
+        """Whether brokers that know ``told`` should get this report."""
         if (self.bundles, self.topics == 0) != (told.bundles, told.topics == 0):
             return True
         if abs(self.utilisation - told.utilisation) >= TOLD_CHANGE:
@@ -41,10 +41,10 @@ class LoadReport:
         return self.topics, self.messages_in, self.messages_out, self.bytes_in, self.bytes_out
 
     def as_json(self) -> dict[str, Any]:
-        """As it is in the metadata store."""
+        """The form in the metadata store."""
         return {name: round(figure, 3) for name, figure in asdict(self).items()}
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> LoadReport:
-        """The inverse; a figure that is missing or unknown does not matter."""
+        """The inverse of ``as_json``. Missing figures are 0, unknown ones are ignored."""
         return cls(**{one.name: told[one.name] for one in fields(cls) if one.name in told})

@@ -1,7 +1,7 @@
-"""Which broker has a bundle, as far as the metadata store says so. Reads, and claims nothing.
+"""Reads from the metadata store which broker owns a bundle. Claims nothing.
 
-An owner that was read is kept until a change of it is heard, so it may be a little old. That sends
-a client to a broker that refuses it, and it asks again.
+Owners are cached until a watch reports a change, so an answer may be out of date. Then the client
+reaches a broker that refuses it, and looks the topic up again.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from pulsark.metadata.store import MetadataStore, Versioned
 
 ASSIGNED_SECONDS = 30.0
-"""After this time anybody may claim a bundle that a broker was told to claim, and has not."""
+"""How long a bundle stays reserved for the broker that it was assigned to."""
 
 
 @dataclass(frozen=True, slots=True)
 class BundleOwner:
-    """What a claim of a bundle says, in Pulsar's form with two names more."""
+    """The claim of a bundle: Pulsar's document plus ``brokerId`` and ``instance``."""
 
     broker_id: str
     instance: str
-    """Of the process."""
+    """The id of the broker's process."""
     urls: ServiceUrls
     leaving: bool = False
-    """The bundle is being unloaded: another broker will have it soon."""
+    """The broker is unloading the bundle; another one will own it soon."""
 
     def encode(self) -> bytes:
-        """As it is in the metadata store."""
+        """The form in the metadata store."""
         urls = self.urls
         claim = {"nativeUrl": urls.broker, "httpUrl": urls.web, "disabled": self.leaving}
         if urls.broker_tls:
@@ -52,7 +52,7 @@ class BundleOwner:
 
     @classmethod
     def decode(cls, value: bytes) -> BundleOwner:
-        """The inverse; it names no port of Flight."""
+        """The inverse of ``encode``. A claim has no Flight port."""
         found = json.loads(value)
         urls = ServiceUrls(
             broker=found["nativeUrl"],
@@ -66,13 +66,13 @@ class BundleOwner:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """A broker was told to claim a bundle."""
+    """A bundle that was assigned to a broker, which has not claimed it yet."""
 
     broker_id: str
     since_ms: int
 
     def encode(self) -> bytes:
-        """As it is in the metadata store."""
+        """The form in the metadata store."""
         return json.dumps(
             {"version": 1, "broker": self.broker_id, "since": self.since_ms},
             separators=(",", ":"),
@@ -80,17 +80,17 @@ class Assigned:
 
     @classmethod
     def decode(cls, found: Versioned) -> Assigned:
-        """The inverse."""
+        """The inverse of ``encode``."""
         record = json.loads(found.value)
         return cls(record["broker"], record["since"])
 
     def holds(self, now_ms: int) -> bool:
-        """Whether that is not too long ago for it to be still on its way."""
+        """Whether the assignment is still valid."""
         return 0 <= now_ms - self.since_ms <= ASSIGNED_SECONDS * 1000
 
 
 class BundleOwners:
-    """Those of all bundles that somebody asks for."""
+    """The owners of all bundles, read on demand."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
@@ -100,18 +100,18 @@ class BundleOwners:
         self._end_watch: Callable[[], None] | None = None
 
     def start(self) -> None:
-        """Keep what is read, and notice changes from now on."""
+        """Cache owners from now on, and watch for changes."""
         self._end_watch = self._metadata.watch(BUNDLE_OWNERS, self._changed, self._missed)
 
     def close(self) -> None:
-        """Keep nothing any more."""
+        """Stop caching."""
         if self._end_watch is not None:
             self._end_watch()
             self._end_watch = None
         self._missed()
 
     async def of(self, bundle: str) -> BundleOwner | None:
-        """Who has a bundle, if anybody has."""
+        """The owner of a bundle, if it has one."""
         known = self._known.get(bundle)
         if known is not None:
             return known
@@ -125,13 +125,13 @@ class BundleOwners:
         return owner
 
     async def assigned(self, bundle: str) -> Assigned | None:
-        """Who was told to claim a bundle, whenever that was."""
+        """The last assignment of a bundle, however old."""
         found = await self._metadata.get(assigned_bundle_path(bundle))
         return None if found is None else Assigned.decode(found)
 
     @contextmanager
     def changes_of(self, bundle: str) -> Iterator[asyncio.Event]:
-        """An event that is set when the owner of a bundle changes, or may have changed."""
+        """An event that is set when the owner of a bundle may have changed."""
         event = asyncio.Event()
         waiting = self._waiting.setdefault(bundle, [])
         waiting.append(event)

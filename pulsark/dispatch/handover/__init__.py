@@ -1,9 +1,11 @@
-"""Clients of a port that several brokers of one machine share get to the one that they ask for.
+"""Passes a client's socket from the process that accepted it to the broker that the client wants.
 
-A client that was told to reach a broker by the address that it knows already says in CONNECT which
-broker it means. Whoever accepted the connection looks at CONNECT without reading it (``lobby``),
-and gives the socket to that broker's process (``sender``), which reads it from its first byte on
-(``receiver``): from then on nothing passes a second process. So nobody has answered anything, and
-each broker lets its clients in itself. A client whose broker dies meanwhile sees its connection
-end, and looks its topic up again.
+All brokers of a machine accept connections on the shared port. The client's CONNECT command names
+a broker as the target of a proxy. Start with ``lobby``: it peeks at CONNECT without consuming it.
+``wanted`` parses the peeked bytes (pure), ``sender`` passes the socket to another process, and
+``receiver`` takes it there. That process reads the connection from its first byte.
+
+Nothing is answered before the handover, so each broker authenticates its own clients. Afterwards no
+other process sees the connection. If the broker dies during the handover, the connection closes,
+and the client looks its topic up again. A process keeps a bounded number of waiting clients.
 """

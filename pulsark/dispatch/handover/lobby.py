@@ -1,6 +1,6 @@
-"""Where clients of the shared port wait until each has said which broker it wants.
+"""Holds clients of the shared port until each has named the broker it wants.
 
-Their bytes stay in the system's buffers: they are looked at, not read.
+The lobby peeks at their bytes, which stay in the socket's receive buffer.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class _Waiting:
     def __init__(self, timer: asyncio.TimerHandle) -> None:
         self.timer = timer
         self.seen = -1
-        """Bytes that were there the last time."""
+        """How many bytes the last peek found."""
 
 
 class Lobby:
-    """Of one broker, for listening sockets that other processes accept from, too."""
+    """The lobby of one broker. Other processes accept from the same listening sockets."""
 
     def __init__(
         self,
@@ -38,12 +38,12 @@ class Lobby:
         serve: Callable[[socket.socket], None],
         give: Callable[[socket.socket, str], None],
     ) -> None:
-        """``serve`` gets clients that want this broker, or did not say; ``give`` all others."""
+        """``serve`` gets clients that name no broker; ``give`` gets all others."""
         self._serve = serve
         self._give = give
         self._loop = asyncio.get_running_loop()
         self._clients: dict[socket.socket, _Waiting] = {}
-        """The longest waiting first."""
+        """In the order of their arrival."""
         self._acceptor = Acceptor(self._enter, _ACCEPTS_PER_TURN)
         self._acceptor.share(listeners)
 
@@ -52,7 +52,7 @@ class Lobby:
         self._acceptor.open()
 
     def close(self) -> None:
-        """Accept no more clients; those that wait are closed."""
+        """Accept no more clients, and close those that wait."""
         self._acceptor.close()
         for client in list(self._clients):
             self._drop(client)
@@ -72,10 +72,10 @@ class Lobby:
             if more:
                 waiting = self._clients[client]
                 if len(data) <= waiting.seen or not data:
-                    self._drop(client)  # no more will come: the client has closed its side
+                    self._drop(client)  # the client has closed its side
                     return
                 waiting.seen = len(data)
-                # The loop hears of the client again when so much is there, or it is gone.
+                # The loop calls again when ``more`` bytes have arrived, or the client is gone.
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, more)
                 return
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)

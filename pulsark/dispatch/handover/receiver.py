@@ -1,4 +1,4 @@
-"""Takes the clients that other brokers' processes pass on."""
+"""Receives clients' sockets from other brokers' processes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _TAKEN_PER_TURN: Final = 16
 
 
 class Receiver:
-    """That of one broker."""
+    """The receiver of one broker."""
 
     def __init__(self, address: str, serve: Callable[[socket.socket], None]) -> None:
-        """Listen on a Unix socket, which only this user may open."""
+        """Listen on a Unix socket that only this user may open."""
         self._address = address
         self._serve = serve
         self._loop = asyncio.get_running_loop()
@@ -32,7 +32,7 @@ class Receiver:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.setblocking(False)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(address)  # of a process that died
+            os.unlink(address)  # left by a process that died
         before = os.umask(0o177)
         try:
             self._listener.bind(address)
@@ -42,7 +42,7 @@ class Receiver:
         self._loop.add_reader(self._listener, self._accept)
 
     def close(self) -> None:
-        """Take no more clients: who passes them on finds nobody here."""
+        """Receive no more clients; senders find no listener."""
         self._loop.remove_reader(self._listener)
         self._listener.close()
         with contextlib.suppress(OSError):
@@ -56,7 +56,10 @@ class Receiver:
         except OSError:
             return
         if len(self._senders) >= HANDOVER_SENDERS_MAX:
-            log.error("%d processes pass on clients; one more is refused", HANDOVER_SENDERS_MAX)
+            log.error(
+                "%s: %d processes already pass on clients; refusing another one",
+                self._address, HANDOVER_SENDERS_MAX,
+            )  # fmt: skip
             sender.close()
             return
         sender.setblocking(False)
@@ -76,7 +79,7 @@ class Receiver:
                 return
             if data != GIVEN or len(descriptors) != 1 or flags & socket.MSG_CTRUNC:
                 if data or descriptors:
-                    log.error("what another process passed on is no client")
+                    log.error("handover: dropped an invalid message from another process")
                 _close(descriptors)
                 self._forget(sender)
                 return
@@ -100,7 +103,7 @@ def _client(descriptor: int) -> socket.socket | None:
             client.setblocking(False)
             return client
         client.close()
-    log.error("what another process passed on is no client")
+    log.error("handover: dropped a descriptor that is not a TCP socket")
     return None
 
 

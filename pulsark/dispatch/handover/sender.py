@@ -1,4 +1,4 @@
-"""Gives the sockets of clients to other brokers' processes."""
+"""Passes clients' sockets to other brokers' processes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 GIVEN = b"\x01"
-"""What goes along with a socket: the version of this exchange."""
+"""The data sent along with a socket: the version of this protocol."""
 
 
 class SocketSender:
-    """One for a process. Brokers of this machine have one host, and differ by their ports."""
+    """The sender of one process. All brokers of a machine have one host and different ports."""
 
     def __init__(self, host: str, address_of: Callable[[int], str]) -> None:
-        """``address_of``: the Unix socket of the broker that has a port."""
+        """``address_of``: the Unix socket of the broker with a port."""
         self._host = host
         self._address_of = address_of
         self._ways: dict[int, _Way] = {}
 
     def give(self, client: socket.socket, url: str) -> None:
-        """Pass a client on; ``ClientError`` if there is no such broker now, and it is kept."""
+        """Pass a client on. ``ClientError`` if there is no such broker; the caller keeps it."""
         address = split_address(url)
         if address is None or address[0] != self._host:
             raise _unknown(url)
@@ -36,7 +36,7 @@ class SocketSender:
         way = self._ways.get(port)
         if way is not None and way.give(client):
             return
-        # There is none yet, or its process has died; another one may have its place.
+        # There is no channel yet, or its process has died and may have a successor.
         self._ways.pop(port, None)
         try:
             way = _Way(self._address_of(port))
@@ -47,14 +47,14 @@ class SocketSender:
         self._ways[port] = way
 
     def close(self) -> None:
-        """Those that wait to be passed on are closed."""
+        """Close all channels and the clients that wait in them."""
         for way in self._ways.values():
             way.close()
         self._ways.clear()
 
 
 class _Way:
-    """To one process."""
+    """The channel to one process."""
 
     def __init__(self, address: str) -> None:
         self._waiting: deque[socket.socket] = deque()
@@ -68,11 +68,11 @@ class _Way:
             raise
 
     def give(self, client: socket.socket) -> bool:
-        """Whether the process is there; it has the client then, or soon."""
+        """Pass a client on, at once or when there is room; false if the process is gone."""
         if self._waiting:
             if len(self._waiting) >= HANDOVER_WAITING_MAX:
                 raise ClientError(
-                    ServerError.TooManyRequests, "Too many clients at once; try again"
+                    ServerError.TooManyRequests, "Too many clients wait for this broker; try again"
                 )
             self._waiting.append(client)
             return True
@@ -87,9 +87,9 @@ class _Way:
         return True
 
     def close(self) -> None:
-        """Nothing more can be sent this way."""
+        """Close the channel and the clients that wait in it."""
         if self._socket.fileno() < 0:
-            return  # its process went while clients waited for it
+            return  # closed before, because the process was gone
         self._loop.remove_writer(self._socket)
         self._socket.close()
         while self._waiting:
@@ -114,5 +114,6 @@ class _Way:
 
 def _unknown(url: str) -> ClientError:
     return ClientError(
-        ServerError.ServiceNotReady, f"There is no broker {url[:100]!r} here now; look it up again"
+        ServerError.ServiceNotReady,
+        f"No broker {url[:100]!r} here; look the topic up again",
     )

@@ -1,4 +1,4 @@
-"""Which broker a client wants, by the first bytes that it sent. Pure."""
+"""Which broker a client wants, according to its CONNECT command. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _ADDRESS: Final = re.compile(r"(?:pulsar://)?(\S{1,255}):([1-9][0-9]{0,4})/?", r
 
 
 def missing(data: bytes) -> int:
-    """How many bytes have to be there in all before ``wanted`` can be asked; 0: these are enough.
+    """The number of bytes that ``wanted`` needs in total; 0 if ``data`` is enough.
 
-    What is no frame, or one that is too large for a CONNECT, is never waited for.
+    Bytes that cannot become a CONNECT, or only one that is too large, are always enough.
     """
     if len(data) < _SIZE_BYTES:
         return _SIZE_BYTES
@@ -26,9 +26,9 @@ def missing(data: bytes) -> int:
 
 
 def wanted(data: bytes) -> str:
-    """The broker that is named in a CONNECT, as ``host:port``; empty for all else.
+    """The broker that a CONNECT names, as ``host:port``; empty if ``data`` is anything else.
 
-    What is wrong with other bytes is for the one who serves the client to say.
+    The broker that serves the client reports what is wrong with it.
     """
     size = _SIZE_BYTES + int.from_bytes(data[:_SIZE_BYTES], "big")
     try:
@@ -41,6 +41,6 @@ def wanted(data: bytes) -> str:
 
 
 def split_address(url: str) -> tuple[str, int] | None:
-    """Host and port; ``None`` if it is no address of a broker."""
+    """Host and port; ``None`` if ``url`` is not a broker's address."""
     found = _ADDRESS.fullmatch(url)
     return None if found is None else (found[1], int(found[2]))

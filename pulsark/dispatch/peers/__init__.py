@@ -1,8 +1,10 @@
-"""Calls between the brokers of a cluster, over the admin API that each of them has.
+"""Calls between the brokers of a cluster, over their admin APIs.
 
-Start with ``peers``. Nothing here is imported where there is one broker only.
+Start with ``peers``: it makes signed calls and verifies those of others. ``http_call`` is one
+request, ``whereabouts`` says which broker serves a topic, and ``topics_elsewhere`` has the calls
+for topics that another broker serves. Nothing here is imported by a broker that is alone.
 
-Invariants: a broker is called that the registry lists, and no other. A call is never sent on by its
-receiver. An answer is read as it is passed on, so that its size does not matter. A call ends when
-nothing was heard for ``adminForwardTimeoutSeconds``, or with whoever waits for it.
+A broker calls only brokers that the registry lists. The receiver of a call never forwards it. An
+answer is streamed to the client, whatever its size. A call ends when the peer is silent for
+``adminForwardTimeoutSeconds``, or when its caller is cancelled.
 """

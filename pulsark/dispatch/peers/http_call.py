@@ -1,6 +1,6 @@
-"""One HTTP request to another broker: sent whole, answered piece by piece.
+"""One HTTP request to another broker: sent whole, its answer streamed.
 
-h11 speaks the protocol; it is there because uvicorn needs it.
+h11 implements the protocol; it is installed because uvicorn needs it.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ CONNECT_SECONDS = 5.0
 
 
 class PeerError(PulsarkError):
-    """A broker gives no answer."""
+    """A call to a broker failed."""
 
 
 class PeerGoneError(PeerError):
-    """A broker cannot be reached: it did not get the request."""
+    """The broker cannot be reached: it did not get the request."""
 
 
 class PeerBrokeOffError(PeerError):
-    """A broker got the request, and what became of it is not known."""
+    """The broker may have got the request; its outcome is unknown."""
 
 
 class PeerSlowError(PeerBrokeOffError):
-    """Nothing was heard of it in time."""
+    """The broker did not answer in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked."""
+    """A request to another broker."""
 
     method: str
     target: str
@@ -51,7 +51,7 @@ class Request:
 
 
 class PeerAnswer:
-    """A response whose body is still to come."""
+    """A response whose body is streamed."""
 
     def __init__(
         self, connection: h11.Connection, reader: asyncio.StreamReader, seconds: float
@@ -63,7 +63,7 @@ class PeerAnswer:
         self.headers: list[tuple[bytes, bytes]] = []
 
     async def begin(self) -> None:
-        """Wait for its head."""
+        """Wait for status and headers."""
         while True:
             event = await self._next()
             if isinstance(event, h11.Response):
@@ -74,7 +74,7 @@ class PeerAnswer:
                 raise PeerBrokeOffError("the connection ended before the answer began")
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Its body, as it comes."""
+        """The body, as it arrives."""
         while True:
             event = await self._next()
             if isinstance(event, h11.Data):
@@ -85,7 +85,7 @@ class PeerAnswer:
                 raise PeerBrokeOffError("the connection ended within the answer")
 
     async def read(self, most: int) -> bytes:
-        """Its whole body; ``PeerBrokeOffError`` if it is longer than this."""
+        """The whole body; ``PeerBrokeOffError`` if it exceeds ``most`` bytes."""
         found = bytearray()
         async for piece in self.pieces():
             found += piece
@@ -102,7 +102,7 @@ class PeerAnswer:
                 async with asyncio.timeout(self._seconds):
                     data = await self._reader.read(HTTP_PIECE_BYTES)
             except TimeoutError:
-                raise PeerSlowError(f"nothing was heard for {self._seconds:g} s") from None
+                raise PeerSlowError(f"it sent nothing for {self._seconds:g} s") from None
             except (OSError, h11.RemoteProtocolError) as error:
                 raise PeerBrokeOffError(str(error) or type(error).__name__) from None
             self._connection.receive_data(data)
@@ -112,7 +112,7 @@ class PeerAnswer:
 async def answered(
     url: str, request: Request, seconds: float, tls: ssl.SSLContext | None
 ) -> AsyncIterator[PeerAnswer]:
-    """Send a request; the connection ends with this context. ``PeerError``."""
+    """Send a request; ``PeerError``. The connection closes with this context."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     context = tls if parts.scheme == "https" else None
@@ -155,6 +155,6 @@ async def _send(
         async with asyncio.timeout(seconds):
             await writer.drain()
     except TimeoutError:
-        raise PeerSlowError(f"it took no request for {seconds:g} s") from None
+        raise PeerSlowError(f"it accepted no request for {seconds:g} s") from None
     except OSError as error:
         raise PeerBrokeOffError(str(error)) from None

@@ -1,7 +1,7 @@
-"""The other brokers, as one of them calls them: over the admin API, signed with a secret of all.
+"""Calls to other brokers over their admin APIs, signed with the cluster's secret.
 
-The secret is made by whichever broker needs it first, and is in the metadata store: who can read
-that can read everything else that a cluster has, too.
+The first broker that needs the secret creates it in the metadata store. Anyone who can read that
+store can read everything else in the cluster, too.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NOT_OWNER = b"x-pulsark-not-owner"
-"""In the answer of a broker that does not serve what a call is about: it moved."""
+"""A header of the answer if the broker no longer serves the topic or bundle of the call."""
 NOT_BELIEVED = b"x-pulsark-call-refused"
-"""In the answer of a broker that does not take a call for one of its cluster's."""
+"""A header of the answer if the broker rejects the signature of the call."""
 MISDIRECTED = 421
 _TYPE = b"content-type"
 
 
 class NotOwnerError(PeerError):
-    """A broker does not serve what it was called for."""
+    """The broker does not serve the topic or bundle of the call."""
 
 
 class NotBelievedError(PeerError):
-    """A broker does not take a call for one of its cluster's."""
+    """The broker rejects the signature of the call."""
 
 
 class Peers:
-    """The brokers that one broker calls, and is called by."""
+    """One broker's calls to others, and theirs to it."""
 
     def __init__(
         self, settings: Settings, runtime: Runtime, metadata: MetadataStore, knows: Whereabouts
@@ -91,7 +91,7 @@ class Peers:
         headers: list[tuple[bytes, bytes]] | None = None,
         body: bytes = b"",
     ) -> AsyncIterator[PeerAnswer]:
-        """One request to a broker; ``PeerError``, of which ``NotOwnerError`` is one."""
+        """Send one request to a broker; ``PeerError``, for example ``NotOwnerError``."""
         sent = list(headers or ())
         content_type = next((v for k, v in sent if k == _TYPE), b"").decode("latin-1")
         message = SignedCall(method, target, content_type, digest(body))
@@ -109,22 +109,22 @@ class Peers:
         async with answered(peer.web_url, request, seconds, self._context(peer)) as answer:
             marks = {name for name, _ in answer.headers}
             if NOT_OWNER in marks:
-                raise NotOwnerError("it does not serve this: it moves just now")
+                raise NotOwnerError("it does not serve this topic: its bundle is moving")
             if NOT_BELIEVED in marks:
                 raise NotBelievedError(reason_in(await answer.read(PEER_ANSWER_BYTES_MAX)))
             yield answer
 
     @asynccontextmanager
     async def room(self, peer: Peer) -> AsyncIterator[None]:
-        """So many calls to one broker at a time; ``PeerGoneError``: others wait for it, too."""
+        """Room for one of a bounded number of calls to a broker; ``PeerGoneError``."""
         if len(self._room) > 1000:
-            self._room.clear()  # brokers come and go under new names; who holds one keeps it
+            self._room.clear()  # brokers get new names; calls under way keep their semaphore
         room = self._room.setdefault(peer.broker_id, asyncio.Semaphore(CALLS_TO_A_PEER_MAX))
         try:
             async with asyncio.timeout(self._settings.adminForwardTimeoutSeconds):
                 await room.acquire()
         except TimeoutError:
-            raise PeerGoneError("it does not keep up with the calls to it") from None
+            raise PeerGoneError("too many calls to it are already under way") from None
         try:
             yield
         finally:
@@ -133,7 +133,7 @@ class Peers:
     async def part(
         self, peer: Peer, method: str, target: str, body: bytes = b"", request_id: str = ""
     ) -> tuple[int, bytes]:
-        """A piece of what this broker does itself; the status, and the whole answer."""
+        """Ask a broker for one part of a larger task; returns status and body."""
         call = BrokerCall(self.knows.broker_id, is_part=True, request_id=request_id)
         headers = [(_TYPE, b"application/json")] if body else []
         async with (
@@ -157,27 +157,29 @@ class Peers:
     async def opened(
         self, value: str, method: str, target: str, content_type: str
     ) -> tuple[BrokerCall, str]:
-        """Who calls with this header, and the digest of the body; ``CallRefusedError``."""
+        """Verify a call's header: the caller, and the body's digest; ``CallRefusedError``."""
         secret = await self._known_secret()
         if secret is None:
             raise CallRefusedError("it is not signed by a broker of this cluster")
         return self._unsealing.opened(value, method, target, content_type, secret)
 
     async def secret(self) -> bytes:
-        """What only brokers of this cluster know."""
+        """The secret that only the brokers of this cluster know."""
         if await self._known_secret() is None:
             made = {"version": 1, "secret": f"{self._runtime.rng.getrandbits(256):064x}"}
             try:
                 await put_settled(self._metadata, BROKER_SECRET, json.dumps(made).encode(), ABSENT)
             except BadVersionError:
-                log.debug("another broker made the secret of the cluster")
+                log.debug("another broker has created the cluster's secret")
         found = await self._known_secret()
         if found is None:
-            raise ClientError(ServerError.MetadataError, "The secret of the brokers was deleted")
+            raise ClientError(
+                ServerError.MetadataError, "The cluster's secret is missing; try again"
+            )
         return found
 
     async def _known_secret(self) -> bytes | None:
-        """``None``: nobody has called anybody yet."""
+        """``None`` if no broker has made a call yet."""
         if self._secret is None:
             found = await self._metadata.get(BROKER_SECRET)
             if found is not None:
@@ -186,7 +188,7 @@ class Peers:
 
 
 def reason_in(body: bytes) -> str:
-    """What an answer of the admin API says, in the words of the broker that failed."""
+    """The reason in an error response of the admin API."""
     try:
         found: Any = json.loads(body)
         return str(found["reason"])

@@ -1,7 +1,7 @@
-"""Topics that other brokers serve, as one works on them as a part of something larger.
+"""Operations on topics that other brokers serve, as parts of a larger operation.
 
-A topic with partitions, or a namespace, is worked on by one broker; what is in the memory of others
-it has them do, over the routes that clients have for a single topic.
+One broker works on a partitioned topic or a namespace. For topics that another broker has loaded it
+calls that broker, over the routes that clients use for a single topic.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from pulsark.dispatch.peers.whereabouts import Peer
 
 IN_MEMORY = "inMemory"
-"""Brokers ask for these topics alone, also of a namespace that is hidden because it is to go."""
+"""Selects topics in memory, even in a namespace that is hidden because it is being deleted."""
 _WITHOUT_LISTS = "subscriptionBacklogSize=false"
 
 
 class TopicsElsewhere:
-    """Those that other brokers serve. Whatever fails is a ``ClientError``, or ``InUseError``."""
+    """Calls for topics of other brokers. They raise ``ClientError`` or ``InUseError``."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
 
     async def serves(self, name: TopicName) -> bool:
-        """Whether another broker does."""
+        """Whether another broker serves a topic."""
         return await self._peers.knows.where(name) is not None
 
     async def delete(self, name: TopicName, *, force: bool) -> bool:
-        """Have a topic deleted; whether another broker serves it."""
+        """Have the topic deleted by its broker; false if no other broker serves it."""
         peer = await self._peers.knows.where(name)
         if peer is None:
             return False
@@ -47,7 +47,7 @@ class TopicsElsewhere:
         return True
 
     async def is_used(self, name: TopicName) -> bool:
-        """Whether another broker has clients on a topic. It loads the topic for that."""
+        """Whether a topic of another broker has clients. That broker loads it to find out."""
         peer = await self._peers.knows.where(name)
         if peer is None:
             return False
@@ -56,7 +56,7 @@ class TopicsElsewhere:
         return bool(found["publishers"]) or any(consumers)
 
     async def subscriptions(self, name: TopicName) -> list[GivenSubscription] | None:
-        """The durable subscriptions of a topic; ``None``: no other broker serves it."""
+        """The durable subscriptions of a topic; ``None`` if no other broker serves it."""
         peer = await self._peers.knows.find(name)
         if peer is None:
             return None
@@ -68,7 +68,7 @@ class TopicsElsewhere:
         ]
 
     async def subscribe(self, name: TopicName, given: GivenSubscription) -> bool:
-        """Make a subscription of a partition that is to be; whether another broker serves it."""
+        """Create a subscription on a new partition; false if no other broker serves it."""
         peer = await self._peers.knows.find(name)
         if peer is None:
             return False
@@ -79,19 +79,19 @@ class TopicsElsewhere:
             "properties": dict(given.properties),
         }
         target = f"{_path(name)}/subscription/{twice}?replicated={str(given.replicated).lower()}"
-        with suppress(_ExistsError):  # of an attempt before this one
+        with suppress(_ExistsError):  # an earlier attempt has created it
             await self._ask(peer, name, "PUT", target, body)
         return True
 
     async def subscribe_at(self, name: TopicName, subscription: str, first: Position) -> bool:
-        """Make a subscription that receives this position next, unless it is there; as above."""
+        """Create a subscription that starts at a position, unless it exists; result as above."""
         target = f"{_path(name)}/subscription/{_twice(subscription)}"
         with suppress(_ExistsError):
             return await self._did(name, "PUT", target, _place(first))
         return True
 
     async def acknowledge(self, name: TopicName, subscription: str, through: Position) -> bool:
-        """Acknowledge everything up to a position; as above."""
+        """Acknowledge everything up to a position; result as above."""
         target = f"{_path(name)}/subscription/{_twice(subscription)}/acknowledge"
         return await self._did(name, "POST", target, _place(through))
 
@@ -103,14 +103,14 @@ class TopicsElsewhere:
         return True
 
     async def told(self, name: TopicName, what: str) -> tuple[Any, str] | None:
-        """What a route says of a topic that another broker serves, and the id of that broker."""
+        """The answer of a route for a topic that another broker serves, and that broker's id."""
         peer = await self._peers.knows.find(name)
         if peer is None:
             return None
         return await self._ask(peer, name, "GET", f"{_path(name)}/{what}"), peer.broker_id
 
     async def non_persistent(self, namespace: str) -> list[str]:
-        """The non-persistent topics of a namespace that other brokers have in memory."""
+        """The namespace's non-persistent topics in the memory of other brokers."""
         target = f"/admin/v2/{NON_PERSISTENT}/{namespace}?{IN_MEMORY}=true"
         found: list[str] = []
         for peer in await self._peers.knows.others():
@@ -142,7 +142,7 @@ class TopicsElsewhere:
 
 
 class _ExistsError(ClientError):
-    """What was to be made is there."""
+    """The subscription exists already."""
 
 
 def _twice(subscription: str) -> str:

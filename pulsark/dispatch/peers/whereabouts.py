@@ -1,4 +1,4 @@
-"""Who serves what, as far as the calls between brokers need to know it."""
+"""Which broker serves a topic: the interface that calls between brokers need."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ class Peer(NamedTuple):
 
     broker_id: str
     web_url: str
-    """Its own admin API; that over TLS where it has no other."""
+    """Its admin API; the TLS port if it has no other."""
     instance: str = ""
-    """Of its process alone: what is signed for one is refused by the next."""
+    """The id of its process. A call that is signed for one process is refused by the next."""
 
 
 class Whereabouts(Protocol):
-    """What one broker knows of the others. Only ``find`` claims anything."""
+    """One broker's knowledge of the others. Only ``find`` may have a bundle claimed."""
 
     @property
     def broker_id(self) -> str:
-        """This broker."""
+        """The id of this broker."""
 
     @property
     def instance(self) -> str:
-        """Its process."""
+        """The id of this process."""
 
     async def where(self, topic: TopicName) -> Peer | None:
-        """Who serves a topic, which has no partitions; ``None``: this broker, or nobody."""
+        """The other broker that serves a topic or partition; ``None`` if there is none."""
 
     async def find(self, topic: TopicName) -> Peer | None:
-        """The same; if nobody does, somebody is chosen for it."""
+        """The same, but if no broker serves the topic, one is chosen to."""
 
     async def where_bundle(self, bundle: str) -> Peer | None:
-        """The same as ``where`` of a bundle, ``tenant/namespace/range``."""
+        """Like ``where``, for a bundle ``tenant/namespace/range``."""
 
     async def others(self) -> list[Peer]:
         """All live brokers but this one."""
 
     async def leader(self) -> Peer | None:
-        """The broker that gives bundles to brokers, this one too; ``None`` if there is none now."""
+        """The leader, which may be this broker; ``None`` if there is none now."""

@@ -112,7 +112,7 @@ def test_two_brokers_that_each_think_the_other_is_the_owner_do_not_ask_for_ever(
     both.b.knows.forced[TOPIC] = [both.a.peer]
     answer = both.call(both.a, "GET", f"{NAMESPACE}/t/stats")
     assert answer.status == 503
-    assert "it moves just now" in answer.reason
+    assert "its bundle is moving" in answer.reason
     assert (both.a.knows.asked, both.b.knows.asked) == (2, 2)
     assert not both.is_loaded(TOPIC, both.a)
     assert not both.is_loaded(TOPIC, both.b)

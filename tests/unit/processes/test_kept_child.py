@@ -1,4 +1,4 @@
-"""A process is started again whenever it ends, until it is stopped."""
+"""A child process is restarted whenever it ends, until it is stopped."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return run
 
 
-def test_one_that_dies_is_started_again(
+def test_one_that_dies_is_restarted(
     kept: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(child: KeptChild, ready: Ready) -> None:
@@ -89,8 +89,8 @@ def test_one_that_dies_is_started_again(
     kept(READY + UNTIL_THE_END, scenario)
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert [text.partition("; ")[2] for text in said] == [
-        "it is started again in 0.01 s",
-        "it is started again in 0.02 s",
+        "restarting it in 0.01 s",
+        "restarting it in 0.02 s",
     ]
     assert all("was ended by SIGKILL" in text for text in said)
 
