@@ -264,6 +264,13 @@ METADATA_RETRY_SECONDS_MAX = 30.0
 PARTITIONS_MAX = 10_000
 """Most partitions of a topic: all are created at once, each a row in the metadata store."""
 
+ISOLATION_PATTERNS_MAX = 500
+"""Most regular expressions in all isolation policies of a cluster: a namespace is matched with them
+in milliseconds."""
+
+ISOLATION_PATTERN_CHARS_MAX = 200
+"""Longest of them."""
+
 NAMESPACE_BUNDLES_MAX = 1024
 """Most bundles of a namespace."""
 
@@ -323,8 +330,8 @@ UNLOADED_VISITS_PER_SECOND = 20
 
 # -- subscriptions ---------------------------------------------------------------------------
 
-TOPIC_PATTERN_MEMORY_BYTES = 1 << 20
-"""Most memory that one topic pattern may take in the matcher."""
+PATTERN_MEMORY_BYTES = 1 << 20
+"""Most memory that one regular expression of somebody else may take in the matcher."""
 
 TOPIC_NAMES_PER_TURN = 1000
 """Topic names inspected in one turn: a few milliseconds."""

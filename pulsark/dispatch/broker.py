@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from pulsark import __version__
 from pulsark.dispatch.broker_chores import chores_of
+from pulsark.dispatch.brokers.candidates import Candidates
+from pulsark.dispatch.brokers.isolation_source import IsolationSource
 from pulsark.dispatch.brokers.leader import Leader
 from pulsark.dispatch.brokers.owners import BundleOwners
 from pulsark.dispatch.brokers.registry import BrokerRegistry, LiveBroker
@@ -102,6 +104,8 @@ class Broker:
         self.registry = BrokerRegistry(metadata)
         self.leader = Leader(metadata)
         self.resources = Resources(metadata, runtime)
+        self.isolation = IsolationSource(metadata, self.resources.isolation, settings.clusterName)
+        self.candidates = Candidates(self.registry, self.isolation)
         self.schemas = Schemas(metadata, runtime, self.run_queue)
         self.schema_admission = SchemaAdmission(self.schemas, settings)
         self.owners = BundleOwners(metadata)
@@ -131,6 +135,7 @@ class Broker:
             self.ownership,
             self.owners,
             self.registry,
+            self.candidates,
             self.topics.check_enabled,
         )
         self.share = Share(self.resources, self.ownership, self.registry, self.leader, self.lookup)
@@ -187,19 +192,9 @@ class Broker:
             self._make_audit()
 
     def _make_audit(self) -> None:
-        from pulsark.dispatch.audit.publisher import AuditPublisher  # for those who need it
-        from pulsark.dispatch.audit.writer import AuditWriter
-        from pulsark.security.audit.audit import Audit
+        from pulsark.dispatch.audit.making import make_audit  # for those who need it
 
-        name = self.settings.advertisedAddress
-        self.audit = Audit(
-            self.clock,
-            self.settings.clusterName,
-            name,
-            notes_access=self.settings.auditDataAccess,
-        )
-        self.publish_rates.tell(self.audit.throttled)
-        publisher = AuditPublisher(
+        self.audit, self._audit_writer = make_audit(
             self.settings,
             self.clock,
             self.resources,
@@ -207,9 +202,8 @@ class Broker:
             self.creation,
             self.topics,
             self.schemas,
-            name,
         )
-        self._audit_writer = AuditWriter(self.audit, publisher, self.clock)
+        self.publish_rates.tell(self.audit.throttled)
         if self.logins is not None:
             self.logins.tell(self.audit)
 
@@ -318,6 +312,7 @@ class Broker:
             self.settings.enablePersistentTopics,
             self.settings.enableNonPersistentTopics,
         )
+        await self.isolation.start()
         await self.registry.announce(own)
         await self.leader.start(own)
         self.owners.start()
@@ -335,6 +330,7 @@ class Broker:
         self.leader.close()
         self.assigned_bundles.close()
         self.owners.close()
+        self.isolation.close()
         self.policy_updates.close()
         self.group_throttles.close()
         self.policy_source.close()

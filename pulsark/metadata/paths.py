@@ -125,6 +125,11 @@ def cluster_path(name: str) -> str:
     return f"{CLUSTERS}/{name}"
 
 
+def isolation_policies_path(cluster: str) -> str:
+    """Where it says which brokers of a cluster may have which namespaces."""
+    return f"{cluster_path(cluster)}/namespaceIsolationPolicies"
+
+
 def policies_path(name: str) -> str:
     """Where a tenant is, or with ``tenant/namespace`` a namespace."""
     return f"{POLICIES}/{name}"

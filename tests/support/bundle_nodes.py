@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import replace
 
 from pulsark.config.settings import Settings
+from pulsark.dispatch.brokers.candidates import Candidates
+from pulsark.dispatch.brokers.isolation_source import IsolationSource
 from pulsark.dispatch.brokers.owners import BundleOwners
 from pulsark.dispatch.brokers.registry import BrokerRegistry, LiveBroker
 from pulsark.dispatch.model.service_urls import ServiceUrls
@@ -28,12 +30,21 @@ async def turns(number: int = 60) -> None:
 class Node:
     """One broker without topics."""
 
-    def __init__(self, tree: MemoryTree, number: int, runtime: Runtime | None = None) -> None:
+    def __init__(
+        self,
+        tree: MemoryTree,
+        number: int,
+        runtime: Runtime | None = None,
+        *,
+        persistent: bool = True,
+        non_persistent: bool = True,
+    ) -> None:
         runtime = runtime or Runtime()
         self.store = FaultyStore(tree)
         self.resources = Resources(self.store, runtime)
         self.registry = BrokerRegistry(self.store)
         self.owners = BundleOwners(self.store)
+        self.isolation = IsolationSource(self.store, self.resources.isolation, "c")
         self.ownership = Ownership(self.store, self.resources, runtime, self.registry)
         self.urls = ServiceUrls(f"pulsar://b{number}:6650", f"http://b{number}:8080")
         self.assigned = AssignedBundles(self.store, self.ownership, self.registry)
@@ -44,8 +55,10 @@ class Node:
             self.ownership,
             self.owners,
             self.registry,
+            Candidates(self.registry, self.isolation),
             lambda name: None,
         )
+        self._kinds = persistent, non_persistent
         self.lost: list[str] = []
         self.ownership.on_loss(self.lost.append)
 
@@ -56,8 +69,16 @@ class Node:
     async def start(self) -> Node:
         await self.resources.initialize("c", {}, bundles=4)
         self.ownership.announce(self.urls)
-        own = LiveBroker(self.id, self.ownership.instance, self.urls)
+        persistent, non_persistent = self._kinds
+        own = LiveBroker(
+            self.id,
+            self.ownership.instance,
+            self.urls,
+            persistent=persistent,
+            non_persistent=non_persistent,
+        )
         await self.registry.announce(own)
+        await self.isolation.start()
         self.owners.start()
         self.assigned.start()
         return self

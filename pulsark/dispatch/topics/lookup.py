@@ -10,6 +10,7 @@ answer waits for that.
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pulsark.config.settings import Settings
+    from pulsark.dispatch.brokers.candidates import Candidates
     from pulsark.dispatch.brokers.owners import BundleOwner, BundleOwners
     from pulsark.dispatch.brokers.registry import BrokerRegistry, LiveBroker
     from pulsark.dispatch.model.service_urls import ServiceUrls
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Clock
     from pulsark.wire.topic_name import TopicName
+
+log = logging.getLogger(__name__)
 
 CLAIM_SECONDS = 5.0
 """So long a lookup waits for the claim of another broker."""
@@ -62,6 +66,7 @@ class Lookup:
         ownership: Ownership,
         owners: BundleOwners,
         registry: BrokerRegistry,
+        candidates: Candidates,
         check_enabled: Callable[[TopicName], None],
     ) -> None:
         """``check_enabled`` raises ``ClientError`` for topics of a kind that is off here."""
@@ -71,6 +76,7 @@ class Lookup:
         self._ownership = ownership
         self._owners = owners
         self._registry = registry
+        self._candidates = candidates
         self._check_enabled = check_enabled
         self._chosen: dict[str, tuple[str, LiveBroker | None]] = {}
         """By bundle the broker that was chosen here, and what it said of itself then."""
@@ -101,6 +107,8 @@ class Lookup:
         if alone:
             self._check_enabled(name)
         bundle = await self._ownership.bundle_named(name)
+        if alone and not self._ownership.has(bundle):
+            self._candidates.check_alone(bundle)
         if alone:
             return self._here(over_tls=over_tls)  # it is claimed with its first client
         if self._ownership.has(bundle):
@@ -110,6 +118,7 @@ class Lookup:
             raise _ask_again(bundle, "is being unloaded")
         owner = await self._owner(bundle)
         if owner is not None and owner.broker_id != self._registry.own_id:
+            self._check_kind(name, bundle, owner)
             return self._there(owner, over_tls=over_tls)
         if owner is not None:
             return await self._claimed(name, bundle, over_tls=over_tls)
@@ -131,8 +140,14 @@ class Lookup:
         if owner is not None and owner.broker_id != self._registry.own_id:
             return False
         target = None
-        if owner is None and not self._registry.is_alone:
-            target = await self._target(bundle, persistent=True, authoritative=False)
+        try:
+            if self._registry.is_alone:
+                self._candidates.check_alone(bundle)
+            elif owner is None:
+                target = await self._target(bundle, persistent=True, authoritative=False)
+        except ClientError as error:
+            log.debug("bundle %s stays nobody's: %s", bundle, error)
+            return False
         if target is not None and target.broker_id != self._registry.own_id:
             await self.assign(bundle, target.broker_id)
             return False
@@ -158,6 +173,16 @@ class Lookup:
         live = self._registry.get(owner.broker_id)
         urls = owner.urls if live is None else live.urls
         return LookupResult(urls, through, broker_id=owner.broker_id, is_here=False)
+
+    def _check_kind(self, name: TopicName, bundle: str, owner: BundleOwner) -> None:
+        """All topics of a bundle are at one broker, and that may serve one kind only."""
+        live = self._registry.get(owner.broker_id)
+        if live is not None and not live.serves(persistent=name.is_persistent):
+            raise ClientError(
+                ServerError.NotAllowedError,
+                f"Bundle {bundle} is at the broker {live.broker_id}, where {name.domain} topics "
+                f"are not enabled; keep each kind in a namespace of its own",
+            )
 
     def _through(self, *, over_tls: bool) -> bool:
         """A broker that is alone is reached by any address that leads to it."""
@@ -186,11 +211,7 @@ class Lookup:
                 return found
         if authoritative:
             return None
-        candidates = {
-            broker_id: broker.load
-            for broker_id, broker in live.items()
-            if broker.serves(persistent=persistent)
-        }
+        candidates = self._candidates.of(bundle, persistent=persistent)
         chosen = choose(bundle, candidates, self._chosen_since_reports())
         if chosen is None:
             return None

@@ -7,14 +7,14 @@ that RE2 does not know is left to them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pulsark.errors import ClientError, ServerError
-from pulsark.limits import TOPIC_PATTERN_MEMORY_BYTES
+from pulsark.patterns import full_matcher
 from pulsark.wire.topic_name import without_partition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 
 class TopicPattern:
@@ -23,26 +23,18 @@ class TopicPattern:
     def __init__(self, text: str, max_chars: int) -> None:
         """Raise ``ClientError(NotAllowedError)`` if the broker does not evaluate ``text``."""
         self.text = text
-        import re2  # loaded when the first pattern comes
-
         if len(text) > max_chars:
             raise ClientError(
                 ServerError.NotAllowedError,
                 f"The topic pattern has {len(text)} characters; subscriptionPatternMaxLength "
                 f"is {max_chars}",
             )
-        options = re2.Options()
-        options.log_errors = False
-        options.max_mem = TOPIC_PATTERN_MEMORY_BYTES
         try:
-            # On bytes, because for text the matcher counts characters of each name it is given.
-            expression = re2.compile(text.split("://", 1)[-1].encode(), options)
-        except re2.error as error:
-            reason = error.args[0].decode(errors="replace")
+            self._fullmatch = full_matcher(text.split("://", 1)[-1])
+        except ValueError as error:
             raise ClientError(
-                ServerError.NotAllowedError, f"RE2 does not take the topic pattern: {reason}"
+                ServerError.NotAllowedError, f"RE2 does not take the topic pattern: {error}"
             ) from error
-        self._fullmatch: Callable[[bytes], Any] = expression.fullmatch
 
     def select(self, topics: Iterable[str]) -> list[str]:
         """The topics that the pattern takes, given by their full names, in their order."""

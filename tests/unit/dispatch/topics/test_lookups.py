@@ -10,7 +10,8 @@ import pytest
 
 from pulsark.dispatch.topics import lookup as lookup_module
 from pulsark.dispatch.topics.lookup import LookupResult
-from pulsark.errors import ClientError
+from pulsark.errors import ClientError, ServerError
+from pulsark.metadata.memory import MemoryTree
 from pulsark.metadata.paths import ASSIGNED_BUNDLES
 from pulsark.wire.topic_name import TopicName
 from tests.support.bundle_nodes import Node, nodes, topic, turns
@@ -205,5 +206,80 @@ def test_a_broker_that_retires_sends_nobody_to_itself() -> None:
         await turns()
         for number in range(20):
             assert (await two.lookup.find(topic(number))).urls == two.urls
+
+    asyncio.run(scenario())
+
+
+# -- who may be chosen ---
+
+
+def policy(primary: str, secondary: str = "", min_limit: int = 1) -> dict[str, object]:
+    return {
+        "namespaces": ["public/.*"],
+        "primary": [primary],
+        "secondary": [secondary] if secondary else [],
+        "auto_failover_policy": {
+            "policy_type": "min_available",
+            "parameters": {"min_limit": str(min_limit), "usage_threshold": "100"},
+        },
+    }
+
+
+@pytest.mark.feature("F79", "F91")
+def test_a_policy_says_which_brokers_a_namespace_goes_to() -> None:
+    async def scenario() -> None:
+        found = await nodes(3)
+        await found[0].resources.isolation.put("c", "p", policy("b1.*", "b2.*"))
+        await turns()
+        for number in range(20):
+            assert (await ask(found, found[number % 3], topic(number))).urls == found[1].urls
+        found[1].store.expire()
+        await turns()
+        for number in range(20):
+            assert (await ask(found, found[0], topic(number))).urls == found[2].urls
+        found[2].store.expire()
+        await turns()
+        with pytest.raises(ClientError, match="isolation policy p leaves no live") as refused:
+            await found[0].lookup.find(NAME)
+        assert refused.value.code is ServerError.ServiceNotReady
+        assert not await found[0].lookup.give(await found[0].ownership.bundle_named(NAME))
+        await found[0].resources.isolation.delete("c", "p")
+        await turns()
+        assert (await found[0].lookup.find(NAME)).is_here
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("F79", "F91")
+def test_changes_of_policies_that_nobody_heard_of_are_read() -> None:
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        two.store.lose_watches()
+        await one.resources.isolation.put("c", "p", policy("b0.*"))
+        await turns()
+        assert two.isolation.policies == ()
+        two.store.watch_again()
+        await turns()
+        assert [each.name for each in two.isolation.policies] == ["p"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("F50")
+def test_topics_go_to_brokers_that_serve_their_kind() -> None:
+    async def scenario() -> None:
+        tree = MemoryTree()
+        lasting = await Node(tree, 0, non_persistent=False).start()
+        passing = await Node(tree, 1, persistent=False).start()
+        await turns()
+        both = [lasting, passing]
+        for number in range(20):
+            result = await ask(both, both[number % 2], topic(number))
+            assert result.urls == lasting.urls
+        other = TopicName.parse("non-persistent://pulsar/system/t")
+        for node in both:
+            assert (await ask(both, node, other)).urls == passing.urls
+        with pytest.raises(ClientError, match="b0:8080, where non-persistent topics are not"):
+            await passing.lookup.find(TopicName.parse("non-persistent://public/default/t"))
 
     asyncio.run(scenario())

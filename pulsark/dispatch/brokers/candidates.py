@@ -1,0 +1,67 @@
+"""Which live brokers may have a bundle: what placement and moves choose from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.brokers.isolation import permitted
+from pulsark.errors import ClientError, ServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pulsark.dispatch.brokers.isolation_source import IsolationSource
+    from pulsark.dispatch.brokers.load import LoadReport
+    from pulsark.dispatch.brokers.registry import BrokerRegistry
+
+
+class Candidates:
+    """By what the registry says of brokers, and the isolation policies of namespaces."""
+
+    def __init__(self, registry: BrokerRegistry, isolation: IsolationSource) -> None:
+        self._registry = registry
+        self._isolation = isolation
+
+    def of(self, bundle: str, *, persistent: bool = True) -> Mapping[str, LoadReport]:
+        """Those to which a bundle may be given for a topic of that kind, with their load.
+
+        Raises ``ClientError(ServiceNotReady)`` that says why there is none.
+        """
+        serving = {
+            each: broker.load
+            for each, broker in self._registry.live.items()
+            if broker.serves(persistent=persistent)
+        }
+        if not serving:
+            kind = "persistent" if persistent else "non-persistent"
+            raise _nobody(f"No live broker serves {kind} topics")
+        return self._permitted(bundle, serving)
+
+    def check_alone(self, bundle: str) -> None:
+        """The same if this broker is the only one: raises unless it may have the bundle."""
+        own = self._registry.own
+        if own is not None and self._isolation.policies:
+            self._permitted(bundle, {own.broker_id: own.load})
+
+    def may_have(self, broker_id: str, bundle: str) -> bool:
+        """Whether isolation policies let a live broker have a bundle, given who else is there."""
+        policies = self._isolation.policies
+        loads = {each: broker.load for each, broker in self._registry.live.items()}
+        return broker_id in permitted(_namespace_of(bundle), loads, policies)[0]
+
+    def _permitted(
+        self, bundle: str, brokers: Mapping[str, LoadReport]
+    ) -> Mapping[str, LoadReport]:
+        namespace = _namespace_of(bundle)
+        found, why = permitted(namespace, brokers, self._isolation.policies)
+        if not found:
+            raise _nobody(f"{why[0].upper()}{why[1:]} leaves no live broker for {namespace}")
+        return {each: brokers[each] for each in found}
+
+
+def _namespace_of(bundle: str) -> str:
+    return bundle.rpartition("/")[0]
+
+
+def _nobody(why: str) -> ClientError:
+    return ClientError(ServerError.ServiceNotReady, why)

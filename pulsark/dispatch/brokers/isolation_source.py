@@ -1,0 +1,76 @@
+"""The isolation policies of this cluster, as the metadata store has them now."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.brokers.isolation import policies_of
+from pulsark.dispatch.loop.retries import until_read
+from pulsark.errors import CorruptMetadataError
+from pulsark.metadata.paths import isolation_policies_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pulsark.dispatch.brokers.isolation import IsolationPolicy
+    from pulsark.metadata.isolation import IsolationRecords
+    from pulsark.metadata.store import MetadataStore
+
+log = logging.getLogger(__name__)
+
+
+class IsolationSource:
+    """Follows them. What cannot be read stays as it was known."""
+
+    def __init__(self, metadata: MetadataStore, records: IsolationRecords, cluster: str) -> None:
+        self._metadata = metadata
+        self._records = records
+        self._cluster = cluster
+        self._changes = 0
+        self._reading: asyncio.Task[None] | None = None
+        self._end_watch: Callable[[], None] = lambda: None
+        self.policies: tuple[IsolationPolicy, ...] = ()
+        """In the order of their names."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called when they have changed."""
+
+    async def start(self) -> None:
+        """Know them from now on."""
+        path = isolation_policies_path(self._cluster)
+        self._end_watch = self._metadata.watch(path, self._heard, self._missed)
+        try:
+            await self.refresh()
+        except CorruptMetadataError as error:
+            log.warning("isolation policies: %s", error)
+
+    def close(self) -> None:
+        """Follow no longer."""
+        self._end_watch()
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def refresh(self) -> None:
+        """Read them."""
+        while True:
+            seen = self._changes
+            stored = await self._records.get(self._cluster)
+            if seen == self._changes:  # else another one may have read what is newer
+                break
+        try:
+            self.policies = policies_of(stored or {})
+        except ValueError as error:
+            raise CorruptMetadataError(
+                f"those of the cluster {self._cluster} are not known to this program: {error}"
+            ) from error
+        self.changed()
+
+    def _heard(self, path: str) -> None:
+        self._missed()
+
+    def _missed(self) -> None:
+        self._changes += 1
+        if self._reading is None or self._reading.done():
+            work = until_read(self.refresh, "isolation policies stay as they were known")
+            self._reading = asyncio.create_task(work)

@@ -1,0 +1,57 @@
+"""The isolation policies of namespaces, as they were set: which brokers may have which of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pulsark.errors import BadVersionError
+from pulsark.metadata import records
+from pulsark.metadata.paths import isolation_policies_path
+from pulsark.metadata.store import ABSENT, MetadataStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+class IsolationRecords:
+    """Those of each cluster, in one record, so that all of them change at once."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def get(self, cluster: str) -> dict[str, dict[str, Any]] | None:
+        """By name what was set; ``None`` if none ever was."""
+        found = await records.read(self._store, isolation_policies_path(cluster))
+        return None if found is None else found["policies"]
+
+    async def put(self, cluster: str, name: str, data: Mapping[str, Any]) -> None:
+        """Add a policy, or replace it."""
+        await self._change(cluster, lambda policies: {**policies, name: dict(data)})
+
+    async def delete(self, cluster: str, name: str) -> None:
+        """Remove a policy, if it is there."""
+        if name in (await self.get(cluster) or {}):
+            await self._change(
+                cluster, lambda policies: {key: policies[key] for key in policies if key != name}
+            )
+
+    async def delete_all(self, cluster: str) -> None:
+        """The cluster is gone."""
+        path = isolation_policies_path(cluster)
+        found = await self._store.get(path)
+        if found is not None:
+            await self._store.delete(path, found.version)
+
+    async def _change(
+        self, cluster: str, change: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> None:
+        path = isolation_policies_path(cluster)
+        while True:
+            found = await self._store.get(path)
+            before = {} if found is None else records.decode(found)["policies"]
+            record = records.encode({"policies": change(before)})
+            try:
+                await self._store.put(path, record, ABSENT if found is None else found.version)
+            except BadVersionError:
+                continue  # another writer was first
+            return
