@@ -21,6 +21,7 @@ from pulsark.admin.pulsar import (
     brokers,
     bundles,
     clusters,
+    isolation,
     lookup,
     messages,
     metrics,
@@ -86,6 +87,7 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
     app.add_exception_handler(places.ToBrokers, spreading.to_brokers)
     for module in (
         clusters,
+        isolation,
         tenants,
         namespaces,
         bundles,

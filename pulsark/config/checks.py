@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsark.config.several_brokers import check_own_ports
+from pulsark.config.several_brokers import check_kinds, check_own_ports
 from pulsark.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def check_together(settings: Settings) -> None:
         )
     _check_ports(settings)
     check_own_ports(settings)
+    check_kinds(settings)
     if settings.authorizationEnabled and not settings.authenticationEnabled:
         raise ConfigError(
             "authorizationEnabled=true and authenticationEnabled=false: nobody would have a role; "

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from pulsark.config.checks import check_together
 from pulsark.config.policies import PolicySettings
+from pulsark.config.several_brokers import BROKER_NUMBERS, BROKERS_MAX
 from pulsark.config.spec import SCHEMA_COMPATIBILITY_STRATEGIES, port, setting
 
 _BYTES_MAX = 2**31 - 1
@@ -38,7 +39,21 @@ class Settings(PolicySettings):
         "Brokers of a standalone; each is a process, and one more has the bookies. 1: one process "
         "does everything",
         ge=1,
-        le=16,
+        le=BROKERS_MAX,
+        own=True,
+    )
+    standalonePersistentOnlyBrokers: tuple[str, ...] = setting(
+        (),
+        "list",
+        "Numbers of a standalone's brokers that serve no non-persistent topics; 0 is the first",
+        choices=BROKER_NUMBERS,
+        own=True,
+    )
+    standaloneNonPersistentOnlyBrokers: tuple[str, ...] = setting(
+        (),
+        "list",
+        "Numbers of a standalone's brokers that serve no persistent topics; 0 is the first",
+        choices=BROKER_NUMBERS,
         own=True,
     )
     bindAddress: str = setting(

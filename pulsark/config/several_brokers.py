@@ -14,6 +14,10 @@ from pulsark.errors import ConfigError
 if TYPE_CHECKING:
     from pulsark.config.settings import Settings
 
+BROKERS_MAX = 16
+
+BROKER_NUMBERS = tuple(map(str, range(BROKERS_MAX)))
+
 SHARED_PORTS = (
     "brokerServicePort",
     "brokerServicePortTls",
@@ -49,12 +53,34 @@ def own_ports(settings: Settings, number: int) -> dict[str, int]:
 
 def of_broker(settings: Settings, number: int) -> Settings:
     """The settings of one broker of several: its ports, and its part of the memory."""
-    changes = own_ports(settings, number) | {"standaloneBrokers": 1}
+    changes: dict[str, object] = {**own_ports(settings, number), "standaloneBrokers": 1}
+    changes["enablePersistentTopics"], changes["enableNonPersistentTopics"] = _kinds(
+        settings, number
+    )
     for key in _PARTED:
         whole: int = getattr(settings, key)
         if whole > 0:
             changes[key] = max(1, whole // settings.standaloneBrokers)
     return dataclasses.replace(settings, **changes)  # type: ignore[arg-type]
+
+
+def check_kinds(settings: Settings) -> None:
+    """``ConfigError`` if a broker would serve topics of neither kind."""
+    for number in range(settings.standaloneBrokers if settings.standaloneBrokers > 1 else 0):
+        if not any(_kinds(settings, number)):
+            raise ConfigError(
+                "standalonePersistentOnlyBrokers and standaloneNonPersistentOnlyBrokers: broker "
+                f"{number} would serve topics of neither kind; name it in one of them, or in none"
+            )
+
+
+def _kinds(settings: Settings, number: int) -> tuple[bool, bool]:
+    """Whether a broker serves persistent topics, and non-persistent ones."""
+    name = str(number)
+    return (
+        settings.enablePersistentTopics and name not in settings.standaloneNonPersistentOnlyBrokers,
+        settings.enableNonPersistentTopics and name not in settings.standalonePersistentOnlyBrokers,
+    )
 
 
 def check_own_ports(settings: Settings) -> None:

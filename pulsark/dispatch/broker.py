@@ -43,6 +43,7 @@ from pulsark.dispatch.topics.cursor_logs import CursorLogs
 from pulsark.dispatch.topics.deletion import TopicDeletion
 from pulsark.dispatch.topics.group_throttles import GroupThrottles
 from pulsark.dispatch.topics.guarded_storage import GuardedStorage
+from pulsark.dispatch.topics.isolation_moves import IsolationMoves
 from pulsark.dispatch.topics.loader import TopicLoader
 from pulsark.dispatch.topics.lookup import Lookup
 from pulsark.dispatch.topics.namespace_deletion import NamespaceDeletion
@@ -249,6 +250,9 @@ class Broker:
             self.registry,
             self.tables,
         )
+        self.isolation_moves = IsolationMoves(
+            self.registry, self.ownership, self.candidates, self.isolation, self.bundle_release
+        )
         self.policy_updates = PolicyUpdates(
             settings, metadata, resources, self.policy_source, self.topics
         )
@@ -331,6 +335,7 @@ class Broker:
         self.assigned_bundles.close()
         self.owners.close()
         self.isolation.close()
+        self.isolation_moves.close()
         self.policy_updates.close()
         self.group_throttles.close()
         self.policy_source.close()

@@ -48,6 +48,13 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, bytes]
         admin.call("PUT", "/persistent/public/default/parted/partitions", 2)
         admin.call("POST", "/persistent/public/default/parted/maxProducers", 3)
         admin.call("PUT", "/resourcegroups/gold", {"publishRateInMsgs": 100})
+        failover = {"min_limit": "1", "usage_threshold": "100"}
+        isolation = {
+            "namespaces": ["none/.*"],
+            "primary": ["nobody"],
+            "auto_failover_policy": {"policy_type": "min_available", "parameters": failover},
+        }
+        admin.call("POST", "/clusters/standalone/namespaceIsolationPolicies/p", isolation)
         client = connect(standalone)
         client.subscribe("orders of the day", "kitchen")
         client.create_producer("parted").send(b"one")

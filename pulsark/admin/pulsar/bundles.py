@@ -76,6 +76,8 @@ async def unload_bundle(
     to = request.query_params.get("destinationBroker", "")
     if to and broker.registry.get(to) is None:
         raise fail(412, f"There is no broker {to[:100]} now")
+    if to and not broker.candidates.may_have(to, f"{name}/{wanted}"):
+        raise fail(412, f"Namespace isolation policies keep {name} away from the broker {to[:100]}")
     if to != broker.registry.own_id:
         await broker.bundle_release.release(f"{name}/{wanted}", to)
     return done()

@@ -77,6 +77,7 @@ async def delete_cluster(cluster: str, broker: BrokerOf) -> Response:
         tenant = await resources.tenants.get(tenant_name)
         if tenant is not None and name in tenant.allowed_clusters:
             raise fail(412, f"Cluster {name} is used by tenant {tenant_name}")
+    await resources.isolation.delete_all(name)
     await resources.clusters.delete(name)
     return done()
 

@@ -131,23 +131,7 @@ async def failure_domain(cluster: str, domain: str, broker: BrokerOf) -> Respons
     raise fail(404, "The failure domain does not exist")
 
 
-@router.get(_CLUSTER + "/namespaceIsolationPolicies", needs=superuser)
-@router.get(_CLUSTER + "/namespaceIsolationPolicies/{policy}", needs=superuser)
-async def isolation_policies(cluster: str, broker: BrokerOf, policy: str = "") -> Response:
-    """None was ever set."""
-    await _check_cluster(broker, cluster)
-    raise fail(404, "No namespace isolation policy was set")
-
-
-@router.delete(_CLUSTER + "/namespaceIsolationPolicies/{policy}", needs=superuser)
-async def delete_isolation_policy(cluster: str, policy: str, broker: BrokerOf) -> Response:
-    """There is none: done."""
-    await _check_cluster(broker, cluster)
-    return done()
-
-
 @router.post(_CLUSTER + "/failureDomains/{name}", needs=superuser)
-@router.post(_CLUSTER + "/namespaceIsolationPolicies/{name}", needs=superuser)
 @router.post(_CLUSTER + "/migrate", needs=superuser)
 async def refuse_for_cluster(cluster: str, broker: BrokerOf) -> Response:
     """There is one broker, and nowhere to go from it."""

@@ -24,7 +24,6 @@ ANSWERS: list[tuple[str, str, int, Any]] = [
     ("GET", f"{CLUSTER}/namespaceIsolationPolicies", 404, None),
     ("GET", f"{CLUSTER}/namespaceIsolationPolicies/p", 404, None),
     ("DELETE", f"{CLUSTER}/namespaceIsolationPolicies/p", 204, None),
-    ("POST", f"{CLUSTER}/namespaceIsolationPolicies/p", 501, None),
     ("GET", f"{CLUSTER}/migrate", 404, None),
     ("POST", f"{CLUSTER}/migrate?migrated=true", 501, None),
     ("POST", "/clusters/none/migrate", 404, None),

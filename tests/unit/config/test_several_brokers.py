@@ -51,3 +51,29 @@ def test_ports_that_meet_are_refused(ports: dict[str, int], message: str) -> Non
     with pytest.raises(ConfigError, match=message):
         Settings(standaloneBrokers=2, **ports)  # type: ignore[arg-type]
     Settings(**ports)  # type: ignore[arg-type]
+
+
+@pytest.mark.feature("F50")
+def test_a_broker_may_serve_one_kind_of_topic() -> None:
+    settings = Settings(
+        standaloneBrokers=3,
+        standalonePersistentOnlyBrokers=("0", "9"),
+        standaloneNonPersistentOnlyBrokers=("2",),
+    )
+    brokers = [of_broker(settings, number) for number in range(3)]
+    assert [each.enablePersistentTopics for each in brokers] == [True, True, False]
+    assert [each.enableNonPersistentTopics for each in brokers] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"standalonePersistentOnlyBrokers": ("1",)},
+        {"enableNonPersistentTopics": False},
+    ],
+)
+def test_a_broker_serves_some_kind(changed: dict[str, object]) -> None:
+    of_two = {"standaloneBrokers": 2, "standaloneNonPersistentOnlyBrokers": ("1",), **changed}
+    with pytest.raises(ConfigError, match="broker 1 would serve topics of neither kind"):
+        Settings(**of_two)  # type: ignore[arg-type]
+    Settings(**{**of_two, "standaloneBrokers": 1})  # type: ignore[arg-type]

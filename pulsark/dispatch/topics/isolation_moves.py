@@ -1,0 +1,83 @@
+"""Bundles that a new isolation policy takes away from this broker are moved to another one.
+
+Each broker does it for what it has. A bundle stays if there is nobody for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from pulsark.dispatch.brokers.isolation import policy_for
+from pulsark.dispatch.brokers.placement import choose
+from pulsark.dispatch.topics.bundles import namespace_of
+from pulsark.errors import PulsarkError
+
+if TYPE_CHECKING:
+    from pulsark.dispatch.brokers.candidates import Candidates
+    from pulsark.dispatch.brokers.isolation_source import IsolationSource
+    from pulsark.dispatch.brokers.registry import BrokerRegistry
+    from pulsark.dispatch.topics.bundle_release import BundleRelease
+    from pulsark.dispatch.topics.ownership import Ownership
+
+log = logging.getLogger(__name__)
+
+
+class IsolationMoves:
+    """One for a broker."""
+
+    def __init__(
+        self,
+        registry: BrokerRegistry,
+        ownership: Ownership,
+        candidates: Candidates,
+        isolation: IsolationSource,
+        release: BundleRelease,
+    ) -> None:
+        self._registry = registry
+        self._ownership = ownership
+        self._candidates = candidates
+        self._isolation = isolation
+        self._release = release
+        self._again = False
+        self._moving: asyncio.Task[None] | None = None
+        isolation.changed = self._look_soon
+
+    def close(self) -> None:
+        """Move nothing more."""
+        self._again = False
+        if self._moving is not None:
+            self._moving.cancel()
+
+    def _look_soon(self) -> None:
+        self._again = bool(self._isolation.policies)
+        if self._again and self._moving is None and not self._registry.is_alone:
+            self._moving = asyncio.create_task(self._move())
+
+    async def _move(self) -> None:
+        """One after the other, for the sake of the clients."""
+        try:
+            while self._again:
+                self._again = False
+                given: list[str] = []
+                for bundle in self._ownership.owned():
+                    to = self._other(bundle, given)
+                    if to is not None:
+                        given.append(to)
+                        await self._release.release(bundle, to)
+        except PulsarkError as error:
+            log.warning("bundles are not where isolation policies want them: %s", error)
+        finally:
+            self._moving = None
+
+    def _other(self, bundle: str, given: list[str]) -> str | None:
+        """Who is to have a bundle that is at the wrong broker."""
+        policy = policy_for(namespace_of(bundle), self._isolation.policies)
+        if policy is None or not policy.moves:
+            return None
+        try:
+            found = self._candidates.of(bundle)
+        except PulsarkError:
+            return None
+        return None if self._registry.own_id in found else choose(bundle, found, given)
