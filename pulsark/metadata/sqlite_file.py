@@ -7,7 +7,6 @@ deletion. Such files are upgraded when they are opened.
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 from typing import TYPE_CHECKING
 
@@ -127,6 +126,8 @@ def _check_log(path: str, *, accept_loss: bool) -> None:
         rest = "with what comes before"
     if not accept_loss:
         raise MetadataError(f"{trouble}. {WHAT_TO_DO}. To go on {rest}, start once with --adopt")
+    import shutil  # brings compression along, which nothing else of an idle broker needs
+
     shutil.copyfile(log, f"{log}.damaged")
 
 
