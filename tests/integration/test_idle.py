@@ -33,10 +33,12 @@ HEAVY = {
 
 OF_SECURITY = {
     "pulsark.security",
+    "pulsark.security.acceptor",
     "pulsark.security.grants",
     "pulsark.security.limits",
     "pulsark.security.networks",
     "pulsark.security.peer",
+    "pulsark.security.plain_listener",
 }
 """What is loaded of the room of logins and rights while nothing of it is on: small modules."""
 
