@@ -1,4 +1,4 @@
-"""What one commit of the metadata store consists of. Pure."""
+"""The changes of one commit of the metadata store. Pure."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ Change: TypeAlias = Put | Delete | Check
 
 
 def check_changes(changes: Sequence[Change]) -> None:
-    """Raise ``MetadataRefusedError`` unless every store can make these changes at once.
+    """Raise ``MetadataRefusedError`` unless every store can make these changes in one commit.
 
-    No path is named twice: some stores compare with the state before a commit, others with what
-    its earlier changes left.
+    No path may occur twice: some stores compare versions with the state before the commit, others
+    with the result of its earlier changes.
     """
     if not 0 < len(changes) <= METADATA_COMMIT_CHANGES_MAX:
         raise MetadataRefusedError(

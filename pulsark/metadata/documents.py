@@ -1,4 +1,4 @@
-"""What all JSON documents of the metadata store have in common."""
+"""The format version that all JSON documents of the metadata store have."""
 
 from __future__ import annotations
 

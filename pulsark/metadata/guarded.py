@@ -1,8 +1,8 @@
-"""A metadata store whose writes hold only while a bundle is owned.
+"""A metadata store that writes only while a bundle is owned.
 
-A broker that lost a bundle, and does not know it yet, could otherwise take a topic away from its
-owner: it would read the topic's newest record and write it, or fence its ledgers. So each claim
-of a bundle writes the bundle's record, and each commit here compares that record's version.
+Without this, a broker that has lost a bundle without noticing could take a topic from the new
+owner: it could overwrite the topic's newest record, or fence its ledgers. So each claim of a bundle
+writes the bundle's record, and each commit here checks the version of that record.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class GuardedMetadataStore(SingleWrites):
-    """A view of a store. ``OwnershipLostError`` of a write: nothing of it is ever made."""
+    """A view of a store. A write that raises ``OwnershipLostError`` has no effect, now or later."""
 
     def __init__(self, store: MetadataStore, guard: Check, lost: Callable[[], None]) -> None:
         self._store = store
@@ -38,7 +38,7 @@ class GuardedMetadataStore(SingleWrites):
             self._lost()
             raise OwnershipLostError(f"another broker is the owner: {error}") from error
 
-    # The rest changes nothing that is owned.
+    # Nothing below changes data of the bundle.
 
     @property
     def identity(self) -> str:
@@ -79,4 +79,4 @@ class GuardedMetadataStore(SingleWrites):
         return self._store.watch(prefix, changed, missed)
 
     async def close(self) -> None:
-        """The store is closed by who opened it."""
+        """Does nothing: the owner of the underlying store closes it."""

@@ -1,15 +1,12 @@
-"""The history of a metadata store, which tells it from an older copy of itself.
+"""The history of a metadata store, which distinguishes it from an older copy of itself.
 
-Each durable change has a *commit number*, one more than the one before. Each session (one start of
-the store) has a random *nonce*, and the first commit number that is its own. A *mark* is a commit
-number with the nonce of its session, in one integer that rises. Bookies keep
-marks in their journals, and check later whether the store still knows them:
+Commits are numbered. Each start of the store begins a session, with a random *nonce* and its first
+commit number. A *mark* combines a commit number and the nonce of its session in one rising integer.
+Bookies keep marks in their journals, and check later whether the store still knows them. A store
+that went back to an earlier state, or a copy that was used beside the original, has not reached
+that number, or has reached it again in another session, with another nonce.
 
-* a store that went back to an earlier state has not reached that number, or reached it again in
-  another session, with another nonce;
-* the same is true of a copy that was used beside the original.
-
-Pure: no I/O, and the nonce is given.
+Pure: no I/O, and the caller provides the nonce.
 """
 
 from __future__ import annotations
@@ -23,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 NONCE_BITS = 20
-"""What is left of 63 bits numbers commits for longer than any store lives."""
+"""The other 43 bits number more commits than any store ever makes."""
 
 NO_MARK = -1
-"""The mark before any was given."""
+"""The mark of a store without commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +43,20 @@ class History:
 
     @property
     def mark(self) -> int:
-        """The mark of the last commit; a newer session may have begun behind it."""
+        """The mark of the last commit. A newer session may have begun since."""
         for session in reversed(self.sessions):
             if session.first_commit <= self.last_commit:
                 return mark_of(self.last_commit, session.nonce)
         return mark_of(self.last_commit, 0)
 
     def at(self, commit: int) -> History:
-        """After a commit of that number."""
+        """The history after a commit of this number."""
         return replace(self, last_commit=commit)
 
     def knows(self, mark: int) -> bool:
-        """Whether a mark was given by this store, in a past that is also its own.
+        """Whether this store gave the mark, and has not gone back behind it since.
 
-        For forgotten, old sessions only the number is compared.
+        Old sessions are forgotten; for them only the number is compared.
         """
         if mark == NO_MARK:
             return True
@@ -72,7 +69,7 @@ class History:
         return True
 
     def with_session(self, nonce: int, above: Iterable[int] = ()) -> History:
-        """After a start that goes on with the next number, and above the marks ``above``.
+        """The history after a start, which continues above the last commit and the marks ``above``.
 
         Skipped numbers belong to the new session, so their marks are unknown.
         """
@@ -83,5 +80,5 @@ class History:
 
 
 def mark_of(commit: int, nonce: int) -> int:
-    """A commit number and a nonce as one integer, which rises with the number."""
+    """The mark of a commit number and a nonce. It rises with the number."""
     return commit << NONCE_BITS | nonce

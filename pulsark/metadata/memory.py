@@ -42,7 +42,7 @@ class _Node:
 
 
 class MemoryTree:
-    """What the sessions share; it outlives them, as a store's servers outlive their clients."""
+    """The data that sessions share. It outlives them, as a server outlives its clients."""
 
     _numbers = itertools.count()
 
@@ -53,11 +53,11 @@ class MemoryTree:
         self.listeners: list[Callable[[int], None]] = []
         self.watches = Watches()
         self.first_version = 0
-        """Of a path that comes into being: above that of each one that was deleted."""
+        """The first version of a new path, above the versions of all deleted paths."""
         self._nodes: dict[str, _Node] = {}
         self._children: dict[str, set[str]] = {}
         self._heard: dict[MemoryMetadataStore, float] = {}
-        """When those with a deadline gave their last sign of life."""
+        """The time of the last sign of life of each session with a deadline."""
 
     def get(self, path: str) -> Versioned | None:
         """The value at a path, or ``None``."""
@@ -77,7 +77,7 @@ class MemoryTree:
         self.commit((Delete(path, expected_version),), None)
 
     def commit(self, changes: Sequence[Change], session: MemoryMetadataStore | None) -> list[int]:
-        """Make all changes or none; ``session`` owns what is ephemeral of them."""
+        """Make all changes or none; ``session`` owns the ephemeral values among them."""
         check_changes(changes)
         for change in changes:
             self._check(change, session)
@@ -124,7 +124,7 @@ class MemoryTree:
             listener(self.history.mark)
 
     def branch(self, above: Iterable[int] = ()) -> None:
-        """Go on in a session of its own, as every start of a store does; a copy, too."""
+        """Begin a new session of the history, as every start of a store does."""
         number = next(self._numbers)
         self.history = self.history.with_session(number % (1 << NONCE_BITS), above)
 
@@ -134,7 +134,7 @@ class MemoryTree:
         return sorted(self._children.get(path, ()))
 
     def hear(self, session: MemoryMetadataStore, now: float) -> None:
-        """A session lives at this time; others that were silent for too long are over."""
+        """Record a sign of life, and end the sessions that were silent for too long."""
         self._heard[session] = now
         for other, heard in list(self._heard.items()):
             if heard + other.session.timeout_seconds < now:
@@ -148,7 +148,7 @@ class MemoryTree:
             self.delete(path, ANY_VERSION)
 
     def copy(self) -> MemoryTree:
-        """The tree as it is now, with versions: what a backup of the store is."""
+        """A copy of the tree with its versions, like a backup of the store."""
         twin = MemoryTree()
         twin.identity, twin.history = self.identity, self.history
         twin.first_version = self.first_version
@@ -182,12 +182,12 @@ class MemoryMetadataStore(SingleWrites):
         clock: Clock | None = None,
         session_seconds: float = math.inf,
     ) -> None:
-        """With ``session_seconds`` the session ends if it is silent for that time by the clock."""
+        """``session_seconds``: the session ends when it was silent for this long."""
         self.tree = tree if tree is not None else MemoryTree()
         self._clock = clock if clock is not None else SystemClock()
         self.session = Session(self._clock, session_seconds)
         self.is_silent = False
-        """It gives no sign of life: for tests, as if its process was stopped."""
+        """For tests: gives no sign of life, like a stopped process."""
         self._watches: list[Callable[[], None]] = []
         if session_seconds < math.inf:
             self._give_sign()
@@ -256,14 +256,14 @@ class MemoryMetadataStore(SingleWrites):
         self.expire()
 
     def expire(self) -> None:
-        """End the session now, as its death or a lost connection does."""
+        """End the session now, as a lost connection does."""
         if self.session.has_ended:
             return
         self.session.end()
         self.vanish()
 
     def vanish(self) -> None:
-        """End the session as one whose process is gone: nobody is there who could hear of it."""
+        """End the session as the death of its process does: its listeners are not called."""
         for end in self._watches:
             end()
         self._watches.clear()

@@ -1,4 +1,4 @@
-"""Namespaces and the bundles that their topics are in."""
+"""Namespaces and their bundles."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Namespace:
     """A namespace ``tenant/local``.
 
     ``bundle_boundaries`` are hexadecimal texts from 0x00000000 to 0xffffffff; a bundle is
-    ``[lower, upper)``. ``policies`` holds what was set, in the JSON of the admin API.
+    ``[lower, upper)``. ``policies`` has the policies that were set, in the admin API's JSON.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Namespace:
 
 
 def even_boundaries(bundles: int) -> tuple[str, ...]:
-    """The hash space cut in ``bundles`` equal ranges."""
+    """Boundaries that cut the hash space into equal bundles."""
     if not 0 < bundles <= NAMESPACE_BUNDLES_MAX:
         raise InvalidResourceError(f"A namespace has 1 to {NAMESPACE_BUNDLES_MAX} bundles")
     step = _HASH_SPACE // bundles
@@ -59,7 +59,7 @@ def even_boundaries(bundles: int) -> tuple[str, ...]:
 
 
 def check_boundaries(boundaries: Sequence[str]) -> tuple[str, ...]:
-    """Boundaries in their normal form, if they cover the hash space in ascending order."""
+    """Boundaries in normal form. They must ascend and cover the hash space."""
     if not all(re.fullmatch("0x[0-9a-fA-F]{1,8}", edge) for edge in boundaries):
         raise InvalidResourceError("Bundle boundaries are 32-bit hexadecimal numbers")
     edges = [int(edge, 16) for edge in boundaries]
@@ -83,7 +83,7 @@ class Namespaces:
         return [name for name in names if await self.get(name) is not None]
 
     async def hidden(self, tenant: str) -> Sequence[str]:
-        """Full names of a tenant's namespaces whose deletion was begun, sorted."""
+        """Full names of a tenant's namespaces that are being deleted, sorted."""
         found = []
         for child in await self._store.children(policies_path(tenant)):
             name = f"{tenant}/{child}"
@@ -108,12 +108,12 @@ class Namespaces:
     ) -> None:
         """Add a namespace; without ``boundaries`` it has four bundles.
 
-        Raises ``AlreadyExistsError``, ``DoesNotExistError`` (no such tenant) or
-        ``InvalidResourceError``, also if its tenant has ``most`` already; 0 is no limit.
+        Raises ``AlreadyExistsError``, ``DoesNotExistError`` (no such tenant), or
+        ``InvalidResourceError``, for example if the tenant has ``most`` already; 0 is no limit.
         """
         tenant, local = parse_namespace(name)
         if name != f"{tenant}/{local}":
-            raise InvalidResourceError(f"{name} is not of the form tenant/namespace")
+            raise InvalidResourceError(f"namespace: {name} must have the form tenant/namespace")
         record = _namespace_json(
             Namespace(
                 name,
@@ -140,7 +140,7 @@ class Namespaces:
                 raise DoesNotExistError(f"Tenant {tenant} does not exist")
             version = ABSENT if found is None else found.version
             try:
-                # The tenant is written, too: who just found it empty cannot delete it any more.
+                # This writes the tenant, too, so that a concurrent deletion of it is refused.
                 await self._store.commit(
                     (
                         Put(path, records.encode(record), version),
@@ -148,11 +148,11 @@ class Namespaces:
                     )
                 )
             except BadVersionError:
-                continue  # another writer was first: it may have made the namespace
+                continue  # another writer was first, and may have created the namespace
             return
 
     async def update(self, name: str, change: Callable[[Namespace], Namespace]) -> None:
-        """Apply ``change``, again if another writer was first. ``DoesNotExistError``."""
+        """Apply ``change``, repeatedly if another writer is first. ``DoesNotExistError``."""
 
         def apply(old: Json) -> Json:
             if old.get("deleted"):
@@ -162,16 +162,16 @@ class Namespaces:
         await records.change(self._store, policies_path(name), apply, f"Namespace {name}")
 
     async def begin_delete(self, name: str) -> None:
-        """Make the namespace invisible, so that no topic can be created in it any more."""
+        """Hide the namespace, so that no more topics can be created in it."""
         await self.update(name, lambda old: old)  # raises if it is absent
         await self._mark(name, deleted=True)
 
     async def cancel_delete(self, name: str) -> None:
-        """Undo ``begin_delete``: the namespace turned out to be in use."""
+        """Undo ``begin_delete``, because the namespace is in use."""
         await self._mark(name, deleted=False)
 
     async def finish_delete(self, name: str) -> None:
-        """Remove a namespace that ``begin_delete`` marked and that is empty."""
+        """Remove an empty namespace after ``begin_delete``."""
         await records.delete(self._store, policies_path(name), f"Namespace {name}")
 
     async def _mark(self, name: str, *, deleted: bool) -> None:

@@ -1,4 +1,4 @@
-"""Going through the children of a path piece by piece, however many there are."""
+"""Iterates over the children of a path, page by page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def names_below(
 ) -> AsyncIterator[str]:
     """Names of the direct children of a path, in the store's order.
 
-    A page of them is in memory at a time. What comes or goes meanwhile may be among them or not.
+    One page is in memory at a time. A child that is added or removed meanwhile may be missed.
     """
     after = ""
     while names := await store.page(path, after, at_once):

@@ -1,7 +1,7 @@
-"""Paths of the metadata store, as ``docs/formats/metadata.md`` lists them; spelled nowhere else.
+"""All paths of the metadata store; ``docs/formats/metadata.md`` describes them.
 
-Constants name the trees. What belongs to a topic is at ``<tree>/<tenant>/<namespace>/<domain>/
-<topic>``, the local name quoted with nothing spared, so that a slash in it makes no level.
+Constants name the trees. A topic's documents are at ``<tree>/<tenant>/<namespace>/<domain>/
+<topic>``. The local name is percent-encoded, slashes too, so that it is one level.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 CLUSTERS: Final = "/admin/clusters"
 POLICIES: Final = "/admin/policies"
-"""Tenants are right below it, namespaces below their tenant."""
+"""Tenants are children of it, and namespaces are children of their tenant."""
 RESOURCE_GROUPS: Final = "/admin/resource-groups"
 PARTITIONED_TOPICS: Final = "/admin/partitioned-topics"
 TOPIC_POLICIES: Final = "/admin/topic-policies"
-"""Topics that have policies of their own are below it; partitions share those of their topic."""
+"""Topics with policies of their own. Partitions share those of their topic."""
 MANAGED_LEDGERS: Final = "/managed-ledgers"
 LEDGER_RUNS: Final = "/managed-ledger-runs"
 LEDGERS: Final = "/ledgers"
@@ -46,25 +46,22 @@ PRODUCER_NAME_COUNTER: Final = "/counters/producer-name"
 
 
 def topics_path(tree: str, namespace: str, domain: str = PERSISTENT) -> str:
-    """The parent of what a tree has for each topic of a namespace."""
+    """The parent, within a tree, of the documents of a namespace's topics."""
     return f"{tree}/{namespace}/{domain}"
 
 
 def topic_below(namespace: str, child: str, domain: str = PERSISTENT) -> str:
-    """The name of the topic whose path ends with ``child`` below a ``topics_path``."""
+    """The topic of a child of ``topics_path``."""
     return f"{domain}://{namespace}/{unquote(child)}"
 
 
 def topic_path(tree: str, name: TopicName) -> str:
-    """Where a tree has what belongs to a topic."""
+    """The document of a topic in a tree."""
     return f"{topics_path(tree, name.namespace_name, name.domain)}/{quote(name.local, safe='')}"
 
 
 def topic_at(tree: str, path: str) -> str:
-    """The inverse: the name of the topic to which ``path`` of a tree belongs.
-
-    Raises ``ValueError`` for a path that is not in the tree, or not a topic's.
-    """
+    """The inverse: the topic of a path in a tree; ``ValueError`` if it is not a topic's path."""
     above, _, rest = path.partition(f"{tree}/")
     tenant, namespace, domain, child = rest.split("/")
     if above:
@@ -73,37 +70,37 @@ def topic_at(tree: str, path: str) -> str:
 
 
 def managed_ledger_path(name: TopicName) -> str:
-    """Where the record of a topic partition is."""
+    """The record of a topic partition."""
     return topic_path(MANAGED_LEDGERS, name)
 
 
 def delayed_buckets_path(name: TopicName) -> str:
-    """Where it says which buckets of delayed messages a topic partition has."""
+    """The list of a topic partition's buckets of delayed messages."""
     return topic_path(DELAYED_BUCKETS, name)
 
 
 def table_path(name: TopicName) -> str:
-    """Where the record of a topic's table is; all partitions share it."""
+    """The record of a topic's table, which all partitions share."""
     return topic_path(TABLES, name.base)
 
 
 def sealed_ledger_path(table: str, ledger_id: int) -> str:
-    """Where a sealed ledger's document is, below its table's record."""
+    """The document of a sealed ledger, below the record of its table."""
     return f"{table}/{ledger_id}"
 
 
 def doomed_table_path(table_id: str) -> str:
-    """The record of a table that is to be deleted."""
+    """The record of a table that is being deleted."""
     return f"{DOOMED_TABLES}/{table_id}"
 
 
 def partitioned_topic_path(name: TopicName) -> str:
-    """Where the number of a topic's partitions is."""
+    """The record of a partitioned topic."""
     return topic_path(PARTITIONED_TOPICS, name)
 
 
 def topic_policies_path(base: TopicName) -> str:
-    """Where a topic's own policies are."""
+    """A topic's own policies."""
     return topic_path(TOPIC_POLICIES, base)
 
 
@@ -113,15 +110,15 @@ def namespace_schemas_path(namespace: str) -> str:
 
 
 def schemas_path(name: TopicName) -> str:
-    """Where the versions of a topic's schema are, with the definitions below."""
+    """The versions of a topic's schema; their definitions are children."""
     return f"{namespace_schemas_path(name.namespace_name)}/{quote(name.base.local, safe='')}"
 
 
-# -- what is above topics ---
+# -- clusters, namespaces, bundles ---
 
 
 def cluster_path(name: str) -> str:
-    """Where a cluster is."""
+    """The record of a cluster."""
     return f"{CLUSTERS}/{name}"
 
 
@@ -131,62 +128,62 @@ def isolation_policies_path(cluster: str) -> str:
 
 
 def policies_path(name: str) -> str:
-    """Where a tenant is, or with ``tenant/namespace`` a namespace."""
+    """The record of a tenant, or of a namespace ``tenant/namespace``."""
     return f"{POLICIES}/{name}"
 
 
 def policies_at(path: str) -> str:
-    """The inverse: which tenant or namespace is at ``path``."""
+    """The inverse: the tenant or namespace at ``path``."""
     return path.removeprefix(f"{POLICIES}/")
 
 
 def resource_group_path(name: str) -> str:
-    """Where a resource group is."""
+    """The record of a resource group."""
     return f"{RESOURCE_GROUPS}/{name}"
 
 
 def resource_group_at(path: str) -> str:
-    """The inverse: which group is at ``path``."""
+    """The inverse: the group at ``path``."""
     return path.removeprefix(f"{RESOURCE_GROUPS}/")
 
 
 def cursors_path(bundle: str) -> str:
-    """Where the record of a bundle's cursors is."""
+    """The record of a bundle's cursors."""
     return f"{CURSORS}/{bundle}"
 
 
 def bundle_owner_path(bundle: str) -> str:
-    """Where the broker is named that owns a bundle."""
+    """The claim of the broker that owns a bundle."""
     return f"{BUNDLE_OWNERS}/{bundle}"
 
 
 def bundle_epoch_path(bundle: str) -> str:
-    """Where each claim of a bundle is counted."""
+    """The record that each claim of a bundle writes."""
     return f"{BUNDLE_EPOCHS}/{bundle}"
 
 
 def bundle_counted_at(path: str) -> str:
-    """The inverse: the claims of which bundle are counted at ``path``."""
+    """The inverse: the bundle at ``path``."""
     return path.removeprefix(f"{BUNDLE_EPOCHS}/")
 
 
 def bundle_owner_at(path: str) -> str:
-    """The inverse: which bundle's owner is at ``path``."""
+    """The inverse of ``bundle_owner_path``."""
     return path.removeprefix(f"{BUNDLE_OWNERS}/")
 
 
 def assigned_bundle_path(bundle: str) -> str:
-    """Where the broker is named that is to claim a bundle which nobody owns."""
+    """The broker that an unowned bundle is assigned to."""
     return f"{ASSIGNED_BUNDLES}/{bundle}"
 
 
 def assigned_bundle_at(path: str) -> str:
-    """The inverse: which bundle is assigned at ``path``."""
+    """The inverse: the bundle that is assigned at ``path``."""
     return path.removeprefix(f"{ASSIGNED_BUNDLES}/")
 
 
 def broker_path(broker_id: str) -> str:
-    """Where a live broker says what it is."""
+    """The announcement of a live broker."""
     return f"{BROKERS}/{broker_id}"
 
 
@@ -194,12 +191,12 @@ def broker_path(broker_id: str) -> str:
 
 
 def ledger_path(ledger_id: int) -> str:
-    """Where the record of a ledger is."""
+    """The record of a ledger."""
     return f"{LEDGERS}/{ledger_id}"
 
 
 def removed_ledger_path(ledger_id: int) -> str:
-    """Where it is noted that a bookie has yet to hear of a ledger's deletion."""
+    """A deleted ledger that some bookie may still have."""
     return f"{REMOVED_LEDGERS}/{ledger_id}"
 
 
@@ -209,15 +206,15 @@ def ledger_runs_path(topic_id: str) -> str:
 
 
 def bookie_path(place: str) -> str:
-    """Where the bookie of a place is named."""
+    """The bookie of a place in the fleet."""
     return f"{BOOKIES}/{place}"
 
 
 def storage_root_path(root: str) -> str:
-    """Where the identity of a storage root is."""
+    """The identity of a storage root."""
     return f"{STORAGE_ROOTS}/{quote(root, safe='')}"
 
 
 def storage_root_at(child: str) -> str:
-    """The inverse: the root whose path ends with ``child``."""
+    """The storage root of a child of ``STORAGE_ROOTS``."""
     return unquote(child)

@@ -1,6 +1,6 @@
 """Records of resources: JSON objects with a ``version`` of the format.
 
-Each change is one compare-and-set, so any number of brokers may make it at once.
+Each change is one compare-and-set, so several brokers may change records at the same time.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class DoesNotExistError(MetadataError):
 
 
 class InUseError(MetadataError):
-    """The resource holds others and cannot be deleted."""
+    """The resource contains others and cannot be deleted."""
 
 
 class InvalidResourceError(MetadataError):
-    """A name or a value is not allowed."""
+    """A name or a value is invalid."""
 
 
 def encode(record: Json) -> bytes:
@@ -56,13 +56,13 @@ def decode(found: Versioned) -> Json:
 
 
 async def read(store: MetadataStore, path: str) -> Json | None:
-    """The record at a path, if there is one."""
+    """The record at a path, or ``None``."""
     found = await store.get(path)
     return None if found is None else decode(found)
 
 
 async def create(store: MetadataStore, path: str, record: Json, what: str) -> None:
-    """Add a record; ``what`` it is, for ``AlreadyExistsError``."""
+    """Add a record. ``AlreadyExistsError`` names it as ``what``."""
     try:
         await put_settled(store, path, encode(record), ABSENT)
     except BadVersionError as error:
@@ -72,7 +72,7 @@ async def create(store: MetadataStore, path: str, record: Json, what: str) -> No
 async def change(
     store: MetadataStore, path: str, change: Callable[[Json], Json], what: str
 ) -> None:
-    """Apply ``change``, again if another writer was first. ``DoesNotExistError``."""
+    """Apply ``change``, repeatedly if another writer is first. ``DoesNotExistError``."""
     while True:
         found = await store.get(path)
         if found is None:
@@ -80,12 +80,12 @@ async def change(
         try:
             await store.put(path, encode(change(decode(found))), found.version)
         except BadVersionError:
-            continue  # another writer was first: apply the change to what it left
+            continue  # another writer was first: apply the change to its result
         return
 
 
 async def delete(store: MetadataStore, path: str, what: str) -> None:
-    """Remove a record as it is now. ``DoesNotExistError``."""
+    """Remove a record in its present version. ``DoesNotExistError``."""
     found = await store.get(path)
     if found is None:
         raise DoesNotExistError(f"{what} does not exist")

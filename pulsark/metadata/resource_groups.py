@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 RESOURCE_GROUP: Final = "resource_group_name"
-"""The policy of a namespace that says in which group it is."""
+"""The policy of a namespace that names its group."""
 
 GROUP_LIMITS: Final = (
     "publishRateInMsgs",
@@ -22,7 +22,8 @@ GROUP_LIMITS: Final = (
     "dispatchRateInMsgs",
     "dispatchRateInBytes",
 )
-"""What a group has, as in Pulsar; -1 is no limit. Pulsar obeys the first two, and so does this."""
+"""The limits of a group, as in Pulsar; -1 is no limit. Only the first two have an effect there and
+here."""
 
 
 class ResourceGroups:
@@ -36,12 +37,12 @@ class ResourceGroups:
         return await self._store.children(RESOURCE_GROUPS)
 
     async def get(self, name: str) -> dict[str, int] | None:
-        """The limits of a group, each of `GROUP_LIMITS`."""
+        """All limits of a group."""
         found = await records.read(self._store, resource_group_path(name))
         return None if found is None else {key: int(found[key]) for key in GROUP_LIMITS}
 
     async def put(self, name: str, limits: Mapping[str, int]) -> None:
-        """Add a group, or change the given limits; one that was never given is none."""
+        """Add a group, or change the given limits. A limit that was never given is -1."""
         check_name_part("resource group", name)
         path = resource_group_path(name)
         while True:
@@ -51,7 +52,7 @@ class ResourceGroups:
             try:
                 await self._store.put(path, records.encode({**record, **limits}), version)
             except BadVersionError:
-                continue  # another writer was first: its limits stay where these say nothing
+                continue  # another writer was first: keep its other limits
             return
 
     async def delete(self, name: str) -> None:

@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from pulsark.runtime import Runtime
 
 SYSTEM_TENANT = "pulsar"
-"""The broker's own; of people only super users have rights there."""
+"""The broker's own tenant. Only super users have rights there."""
 SYSTEM_NAMESPACE = f"{SYSTEM_TENANT}/system"
 AUDIT_TOPIC = f"persistent://{SYSTEM_NAMESPACE}/audit"
-"""Who did what. Only the broker publishes to it."""
+"""The audit. Only the broker publishes to it."""
 PUBLIC_TENANT = "public"
 
 KEEP_EVERYTHING: Mapping[str, Any] = {
     "retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
     "table_retention": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
 }
-"""Policies with which ``public/default`` is made: its topics are tables, which do not forget."""
+"""The initial policies of ``public/default``: its topics are tables, which keep everything."""
 
 
 def initial_policies(namespace: str) -> Mapping[str, Any]:
@@ -55,11 +55,11 @@ class Tenant:
     admin_roles: tuple[str, ...] = ()
     allowed_clusters: tuple[str, ...] = ()
     storage_quota_bytes: int | None = None
-    """Most that its namespaces may store together; ``None`` is no limit. Pulsark's own."""
+    """The most that its namespaces may store together; ``None`` is no limit. Not in Pulsar."""
 
 
 class Clusters:
-    """The clusters of the instance; data is what the admin API was given."""
+    """The clusters of the instance. Their data is the JSON of the admin API."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -126,9 +126,9 @@ class Tenants:
     async def update(
         self, name: str, tenant: Tenant, *, keep_quota: bool = False
     ) -> tuple[Tenant, Tenant]:
-        """Replace a tenant, but for its quota if that is to be kept. ``DoesNotExistError``.
+        """Replace a tenant, with or without its quota. ``DoesNotExistError``.
 
-        Says what it was, and what it is.
+        Returns the old and the new tenant.
         """
         changed = tenant, tenant
 
@@ -145,7 +145,7 @@ class Tenants:
         return changed
 
     async def delete(self, name: str) -> Tenant:
-        """Remove a tenant without namespaces; says what it was.
+        """Remove a tenant without namespaces, and return it.
 
         ``DoesNotExistError``, ``InUseError``.
         """
@@ -177,7 +177,7 @@ class Resources:
     async def initialize(
         self, cluster: str, urls: dict[str, str], bundles: int = DEFAULT_BUNDLES
     ) -> None:
-        """Create what a new instance needs; keep what exists, but correct this cluster's URLs.
+        """Create the resources of a new instance that do not exist, and update this cluster's URLs.
 
         A standalone may start on other ports than last time.
         """

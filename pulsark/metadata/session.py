@@ -1,9 +1,9 @@
-"""How long a process certainly has what it was given for its session.
+"""How long a process may rely on its session with the metadata store.
 
-A session lives while its process shows signs of life in time. The process learns later than the
-store that its session ended. So it must stop earlier to act on what it has for the session: at a
-deadline of its own. It counts from the moment at which it *sent* the last sign of life that was
-heard. The deadline is shorter than the store's, for clocks that drift and for work under way.
+A session lives while its process gives signs of life in time. A process learns of the end of its
+session later than the store. So it must stop using its ephemeral values before that, at a deadline
+of its own. This counts from the moment it *sent* the last acknowledged sign of life, and is shorter
+than the store's, to allow for clock drift and work under way.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from pulsark.runtime import Clock
 
 SURE_PART: Final = 0.7
-"""Of the store's deadline, that part is the process's own."""
+"""The process's own deadline as a share of the store's."""
 
 SIGNS_A_DEADLINE: Final = 6
-"""Signs of life within the time after which a silent session is ended."""
+"""How many signs of life are sent within the store's deadline."""
 
 
 class Session:
-    """That of one process with its metadata store. Times are those of the monotonic clock."""
+    """One process's session with its metadata store. Times are from the monotonic clock."""
 
     def __init__(self, clock: Clock, timeout_seconds: float = math.inf) -> None:
         self.timeout_seconds = timeout_seconds
@@ -35,24 +35,24 @@ class Session:
 
     @property
     def is_sure(self) -> bool:
-        """Whether it certainly lives now. Asked where answers are made: timers may be late."""
+        """Whether the session certainly lives. Ask before each answer: timers may be late."""
         return not self._ended and self._clock.monotonic() < self._sure_until
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is known to be over; it never lives again."""
+        """Whether the session is known to be over. It never lives again."""
         return self._ended
 
     def on_end(self, listener: Callable[[], None]) -> None:
-        """Call ``listener()`` once when the session is known to be over."""
+        """Call ``listener()`` once, when the session is known to be over."""
         self._listeners.append(listener)
 
     def heard(self, sent_at: float) -> None:
-        """The store has heard a sign of life that was sent then."""
+        """The store has acknowledged a sign of life that was sent at this time."""
         self._sure_until = max(self._sure_until, sent_at + SURE_PART * self.timeout_seconds)
 
     def end(self) -> None:
-        """It is over."""
+        """The session is over."""
         if self._ended:
             return
         self._ended = True

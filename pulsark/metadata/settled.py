@@ -17,14 +17,14 @@ _RETRY_SECONDS = 0.5
 async def put_settled(
     store: MetadataStore, path: str, value: bytes, expected_version: int, *, ephemeral: bool = False
 ) -> int:
-    """As ``put`` at a version; a write of unknown outcome is repeated.
+    """Like ``put`` at a version, but repeat a write of unknown outcome.
 
-    Of the attempts one at most is made: they all expect the same version. So if it is a later one
-    that is refused, the stored value tells whether an earlier one was made. Nobody else writes this
-    value: it has an identity in it, or says what whoever wrote it wanted, too.
+    At most one attempt succeeds, because all expect the same version. If a later attempt is
+    refused, the stored value shows whether an earlier one succeeded. So no other writer may store
+    the same value, unless it means the same.
 
-    ``OutcomeUnknownError`` after some seconds; then it may still be made. ``BadVersionError``:
-    another value is there, but maybe behind this one, so what this one names is not undone.
+    ``OutcomeUnknownError`` after some seconds: the write may still happen. ``BadVersionError``:
+    another value is stored, perhaps over this one, so do not undo what this value refers to.
     """
     for attempt in range(_ATTEMPTS):
         try:

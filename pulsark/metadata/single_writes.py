@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SingleWrites(ABC):
-    """The part of a store that follows from its ``commit``; see ``MetadataStore``."""
+    """Implements them with the store's ``commit``; see ``MetadataStore``."""
 
     @abstractmethod
     async def commit(self, changes: Sequence[Change]) -> Sequence[int]: ...

@@ -1,16 +1,13 @@
 """The embedded metadata store: one SQLite file, one process.
 
-Reads run on the event loop (a few microseconds from the page cache). Writes run in a worker:
-writes requested during the last transaction's sync share the next transaction, so the loop never
-waits for the disk and many writers share a sync. The journal is a write-ahead log
-with ``synchronous=FULL``: a write that returned survives a power cut.
+Reads run on the event loop, and take a few microseconds from the page cache. Writes run in a
+worker, so the loop never waits for the disk. Writes that are requested during a transaction share
+the next one and its sync. SQLite uses a write-ahead log with ``synchronous=FULL``: a write that
+returned survives a power cut. ``sqlite_shared`` is the store of several processes on one file.
 
-``sqlite_shared`` is the store of several processes on one file.
-
-A node is a row ``(parent, name)``; parents have rows without a value, so the children of a
-path are one range of the primary key however many nodes there are. A value has a checksum that
-also covers its path and its version. The caller holds the lock of the data directory: a second
-process on the same file would end this one's session.
+A node is a row ``(parent, name)``. Parents have rows without a value, so the children of a path are
+one range of the primary key. A checksum covers a value, its path and its version. The caller holds
+the lock of the data directory: a second process on the same file would end this one's session.
 """
 
 from __future__ import annotations
@@ -59,7 +56,7 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_SECONDS = 30.0
 
 _CHILDREN_AT_ONCE = 4000
-"""Names read in one turn of the event loop: some milliseconds."""
+"""Names read in one turn of the event loop: a few milliseconds."""
 _CHILDREN = "SELECT name FROM node WHERE parent = ? AND name > ? ORDER BY name LIMIT ?"
 
 
@@ -88,14 +85,14 @@ class SqliteMetadataStore(SingleWrites):
         self._runtime = runtime
         self.identity, self._history = read_history(reader)
         self._session = self._history.sessions[-1].first_commit
-        """Its number is in its ephemeral values."""
+        """The number of this session, which marks its ephemeral values."""
         self.session = Session(runtime.clock)
         self._watches = Watches()
         self._listeners: list[Callable[[int], None]] = []
         self._waiting: list[_Request] = []
         self._writing: list[_Request] = []
         self._look: asyncio.TimerHandle | None = None
-        """When the time of the writes that are under way is looked at."""
+        """The timer that checks for overdue writes."""
         self._timeout_seconds = timeout_seconds
         self._closed = False
 
@@ -108,11 +105,11 @@ class SqliteMetadataStore(SingleWrites):
         accept_loss: bool = False,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> SqliteMetadataStore:
-        """Open or create the file, and end what is left of the session before.
+        """Open or create the file, and end the session before.
 
-        Raises ``MetadataError`` if it is not such a file, one of a newer release, or a damaged
-        one. With ``accept_loss`` a write-ahead log that breaks off early is no error. A write has
-        an outcome within about ``timeout_seconds``.
+        ``MetadataError`` if the file is damaged, of a newer release, or not a metadata store. With
+        ``accept_loss`` a damaged write-ahead log is not an error. A write has an outcome within
+        about ``timeout_seconds``.
         """
         worker = runtime.new_worker("metadata")
         identity = f"{runtime.rng.getrandbits(128):032x}"
@@ -185,7 +182,7 @@ class SqliteMetadataStore(SingleWrites):
             found += [name for (name,) in rows]
             if len(rows) < _CHILDREN_AT_ONCE:
                 break
-            await asyncio.sleep(0)  # what is added or removed meanwhile may be among them or not
+            await asyncio.sleep(0)  # names that are added or removed meanwhile may be missed
             rows = self._read(_CHILDREN, (path, found[-1], _CHILDREN_AT_ONCE)).fetchall()
         return found
 
@@ -247,19 +244,21 @@ class SqliteMetadataStore(SingleWrites):
             self._look = loop.call_later(self._timeout_seconds / 4, self._look_at_times)
 
     def _look_at_times(self) -> None:
-        """Stop waiting for a disk that does not answer."""
+        """Give up writes that take too long."""
         self._look = None
         if not self._writing:
             return
         loop = asyncio.get_running_loop()
         late = loop.time() - self._timeout_seconds
-        trouble = f"the metadata store has not answered in {self._timeout_seconds:g} s"
+        trouble = f"the metadata store has not answered for {self._timeout_seconds:g} s"
         for request in self._writing:
             if request.since <= late and not request.future.done():
                 request.future.set_exception(OutcomeUnknownError(trouble))
         for request in self._waiting:
             if request.since <= late and not request.future.done():
-                request.future.set_exception(MetadataRefusedError(f"{trouble}, nor begun to write"))
+                request.future.set_exception(
+                    MetadataRefusedError(f"{trouble}; nothing was written")
+                )
         self._waiting = [request for request in self._waiting if request.since > late]
         self._look = loop.call_later(self._timeout_seconds / 4, self._look_at_times)
 

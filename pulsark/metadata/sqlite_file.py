@@ -1,7 +1,7 @@
 """The file of the embedded metadata store: its tables, its versions, and its checks.
 
-Format 1 had no checksums, no identity and no history; in format 2 versions began at 0 again after a
-deletion. Such files are upgraded when they are opened.
+Format 1 had no checksums, identity or history. In format 2, versions restarted at 0 after a
+deletion. Opening such a file upgrades it.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ CREATE TABLE session (first_commit INTEGER PRIMARY KEY, nonce INTEGER NOT NULL);
 """
 _SINCE_3 = "ALTER TABLE store ADD COLUMN first_version INTEGER NOT NULL DEFAULT 0;"
 BUSY_MILLISECONDS = 5000
-"""Longest wait of a transaction for another process's."""
+"""The longest wait of a transaction for another process."""
 
 _NAMES_SHOWN = 5
 _PROGRESS_STEPS = 100_000
-"""Steps of SQLite's virtual machine between two looks at the clock: some milliseconds."""
+"""Steps of SQLite's virtual machine between two checks of the time: a few milliseconds."""
 
 WHAT_TO_DO = (
     "Restore a backup (pulsark restore BACKUP --data-dir DIR); "
@@ -58,25 +58,24 @@ _crc32c = google_crc32c.value
 
 
 def checksum(parent: str, name: str, value: bytes, version: int, ephemeral: int) -> int:
-    """CRC32C of a row. With its path, so that a value that is found elsewhere is no value."""
+    """CRC32C of a row. It covers the path, so a value at a wrong path is detected."""
     head = f"{parent}\0{name}\0{version}\0{ephemeral}\0".encode()
     crc: int = _crc32c(head + value)
     return crc
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """A connection whose transactions are begun and ended by the caller, not by the module."""
+    """A connection without implicit transactions."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
     return connection
 
 
 def open_file(path: str, identity: str, clock: Clock, *, accept_loss: bool) -> sqlite3.Connection:
-    """The writer's connection to a file that is sound, and of the newest format.
+    """Check and upgrade a file, and return a connection for the writer. Blocks.
 
-    ``identity`` is for a file that has none. Raises ``MetadataError`` if something is damaged;
-    with ``accept_loss`` a log that breaks off early is put aside instead, as a copy, and what is
-    behind the break is lost. Blocks.
+    A new file gets ``identity``. ``MetadataError`` if something is damaged. With ``accept_loss``, a
+    log with a broken frame is copied aside instead, and the frames after the break are lost.
     """
     _check_log(path, accept_loss=accept_loss)
     connection: sqlite3.Connection | None = None
@@ -97,12 +96,12 @@ def open_file(path: str, identity: str, clock: Clock, *, accept_loss: bool) -> s
 
 
 def empty_log(connection: sqlite3.Connection) -> None:
-    """Bring what the log holds into the file: a short log has little to lose."""
+    """Move the contents of the log into the file: a short log has little to lose."""
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
 def first_loss_in(path: str) -> int | None:
-    """Where the log beside a file breaks off too early, if so (``wal.first_loss``)."""
+    """The offset at which the file's log is broken, if it is (``wal.first_loss``)."""
     log = f"{path}-wal"
     try:
         if os.path.getsize(log) > METADATA_WAL_CHECK_BYTES_MAX:
@@ -115,8 +114,8 @@ def first_loss_in(path: str) -> int | None:
 
 def _check_log(path: str, *, accept_loss: bool) -> None:
     log = f"{path}-wal"
-    if _size(path) == 0 and _size(log) > 0:  # SQLite would take it for an old one, and remove it
-        trouble = f"{path} is away or empty, and its log {log} is not: put the file back beside it"
+    if _size(path) == 0 and _size(log) > 0:  # SQLite would consider the log stale and remove it
+        trouble = f"{path} is missing or empty, but its log {log} is not: put the file back"
         rest = "without both"
     else:
         place = first_loss_in(path)
@@ -170,7 +169,7 @@ def _prepare(connection: sqlite3.Connection, path: str, identity: str) -> None:
 
 
 def _run(connection: sqlite3.Connection, statements: str) -> None:
-    """In the transaction that is open, which ``executescript`` would end."""
+    """Run statements in the open transaction, which ``executescript`` would end."""
     for statement in statements.split(";"):
         connection.execute(statement)
 
@@ -181,7 +180,7 @@ OLD_VALUES = "SELECT parent, name, value, version, ephemeral, 0 FROM node WHERE 
 
 
 def _check(connection: sqlite3.Connection, path: str, clock: Clock) -> None:
-    """Look at every page and every value, for a bounded time."""
+    """Check every page and every value, for a bounded time."""
     end = clock.monotonic() + METADATA_CHECK_SECONDS
     connection.set_progress_handler(lambda: clock.monotonic() > end, _PROGRESS_STEPS)
     wrong: list[str] = []
@@ -199,14 +198,14 @@ def _check(connection: sqlite3.Connection, path: str, clock: Clock) -> None:
 
 
 def trouble_of(connection: sqlite3.Connection) -> Iterator[str]:
-    """What SQLite finds wrong with the file."""
+    """The problems that SQLite finds in the file."""
     for (line,) in connection.execute("PRAGMA quick_check(10)"):
         if line != "ok":
             yield line
 
 
 def damaged_values(connection: sqlite3.Connection) -> Iterator[str]:
-    """Paths of values that are not as they were written."""
+    """Paths of damaged values."""
     for *row, crc in connection.execute(VALUES):
         if not is_as_written(row, crc):
             yield f"{row[0].rstrip('/')}/{row[1]}"
@@ -221,7 +220,7 @@ def is_as_written(row: list[object], crc: object) -> bool:
 
 
 def read_history(connection: sqlite3.Connection) -> tuple[str, History]:
-    """The identity of the store, and what it has been through."""
+    """The identity and history of the store."""
     row = connection.execute("SELECT identity, last_commit FROM store").fetchone()
     if row is None:
         raise MetadataError(f"the metadata store has lost its identity. {WHAT_TO_DO}")
@@ -230,7 +229,7 @@ def read_history(connection: sqlite3.Connection) -> tuple[str, History]:
 
 
 def write_history(connection: sqlite3.Connection, history: History) -> None:
-    """Replace what is stored of the history, within a transaction."""
+    """Replace the stored history, within a transaction."""
     connection.execute("DELETE FROM session WHERE first_commit < ?", _first(history))
     connection.execute(
         "INSERT OR REPLACE INTO session VALUES (?, ?)",

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def take_damaged_value(file: str, path: str, keep: Callable[[bytes], None]) -> bool:
-    """Remove a value if it is damaged, after ``keep`` has stored what is left of it.
+    """Remove a damaged value, after ``keep`` has stored its bytes.
 
-    False if there is no such value. Raises ``MetadataError`` if the file cannot be changed.
+    False if there is no damaged value at ``path``. ``MetadataError`` if the file cannot be changed.
     """
     try:
         with contextlib.closing(connect(file)) as connection:
@@ -26,7 +26,7 @@ def take_damaged_value(file: str, path: str, keep: Callable[[bytes], None]) -> b
                 if f"{parent.rstrip('/')}/{name}" != path or is_as_written(row, crc):
                     continue
                 keep(value if isinstance(value, bytes) else str(value).encode())
-                # The row stays for what may be below it; without a value it is nothing else.
+                # The row stays, because it may have children.
                 connection.execute(
                     "UPDATE node SET value = NULL, version = 0, ephemeral = 0, crc = NULL"
                     " WHERE parent = ? AND name = ?",

@@ -25,14 +25,14 @@ from pulsark.metadata.store import split_path
 
 @dataclass(slots=True)
 class StoreReading:
-    """All values of a store, and what is wrong with it."""
+    """All values of a store, and its damage."""
 
     nodes: dict[str, bytes] = field(default_factory=dict)
-    """By path: values that are as they were written."""
+    """Sound values by path."""
     damaged: list[str] = field(default_factory=list)
-    """Paths of values that are not."""
+    """Paths of damaged values."""
     trouble: list[str] = field(default_factory=list)
-    """What is wrong with the file as a whole."""
+    """Problems of the file as a whole."""
 
     identity: str = ""
     """Empty before format 2."""
@@ -40,7 +40,7 @@ class StoreReading:
 
     @property
     def values(self) -> int:
-        """Number of sound values."""
+        """The number of sound values."""
         return len(self.nodes)
 
     def get(self, path: str) -> bytes | None:
@@ -48,7 +48,7 @@ class StoreReading:
         return self.nodes.get(path)
 
     def below(self, parent: str) -> dict[str, bytes]:
-        """Names and sound values right below a path."""
+        """Names and sound values of the children of a path."""
         found = {}
         for path, value in self.nodes.items():
             above, name = split_path(path)
@@ -58,13 +58,13 @@ class StoreReading:
 
 
 def read_store(path: str) -> StoreReading:
-    """Read all of a store's file, and the write-ahead log beside it."""
+    """Read a store's file and its write-ahead log."""
     reading = StoreReading()
     if not os.path.exists(path):
         reading.trouble.append(f"{path} is not there")
         return reading
     try:
-        # A connection that cannot write leaves the log as it is when it closes.
+        # A read-only connection leaves the log unchanged when it closes.
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
         with contextlib.closing(connection):
             _read(connection, reading)

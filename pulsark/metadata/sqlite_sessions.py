@@ -1,17 +1,17 @@
 """Sessions of several processes of one machine on the file of the embedded metadata store.
 
-Each has a row, and a file with a lock and a time: if it gives no sign of life before, it may be
-ended from then on. The lock ends with the process, however that ends: so others notice a death at
-once. A process that is stopped, or whose event loop stands still, keeps its lock; for it the time
-counts. The row decides: every transaction of a session looks whether it is still there, and others
-delete it in one of theirs, after a last look at the time.
+Each session has a row in the store, and a file with a lock and a deadline. The process holds the
+lock until it dies, so others notice its death at once. A process that is paused, or whose event
+loop is blocked, keeps the lock; its session may be ended after the deadline, which each sign of
+life postpones. The row decides whether a session lives: each of the session's transactions checks
+it, and others delete it in a transaction, after a last look at the deadline.
 
-Signs of life are no transactions. So they tell who lives even while nobody can write: a process
-that is stopped within a transaction keeps all others from it. Once its time is over, it is killed.
-Transactions take turns by the lock of a file: SQLite alone would let each process wait and look
-again, ever more slowly, while others write.
+Signs of life are no transactions, so they work while no process can write: a process that is paused
+within a transaction blocks all others. It is killed after its deadline. Transactions queue by a
+lock on another file, because SQLite alone would make each process retry at growing intervals.
 
-What a session changes is noted in the store, so that others can tell their watches. All blocks.
+Each change is recorded in the store, so that other processes can call their watches. All of this
+blocks.
 """
 
 from __future__ import annotations
@@ -57,23 +57,23 @@ CREATE TABLE IF NOT EXISTS change (
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What a new session has."""
+    """A new session."""
 
     writer: sqlite3.Connection
     session: int
     lock: int
     writing: int
-    """Its lock is held by the process that writes."""
+    """The descriptor whose lock the writing process holds."""
     last_change: int
 
 
 def sessions_directory(path: str) -> str:
-    """Where the locks of the sessions on a store's file are."""
+    """The directory with the sessions' locks."""
     return f"{path}-sessions"
 
 
 def join(path: str, identity: str, nonce: int, clock: Clock, seconds: float) -> Joined:
-    """Begin a session on a file that others may use. Only the first one checks the whole file."""
+    """Begin a session on a file that others may use. Only the first session checks the file."""
     directory = sessions_directory(path)
     os.makedirs(directory, exist_ok=True)
     opening = lock_file(os.path.join(directory, OPENING), create=True, wait=True)
@@ -104,7 +104,7 @@ def join(path: str, identity: str, nonce: int, clock: Clock, seconds: float) -> 
 
 
 def living(path: str) -> Iterator[int]:
-    """Sessions whose processes live."""
+    """Sessions whose processes are alive."""
     directory = sessions_directory(path)
     for name in os.listdir(directory) if os.path.isdir(directory) else ():
         if name.isdigit():
@@ -151,12 +151,12 @@ def _begin(
 
 
 def give_sign(lock: int, until: float) -> None:
-    """The process that has this lock lives, and is not to be ended before that time."""
+    """Give a sign of life: the session must not be ended before this time."""
     os.pwrite(lock, _SIGN.pack(until, os.getpid()), 0)
 
 
 def last_sign(directory: str, session: int) -> tuple[float, int]:
-    """When a session may be ended, and its process. One without a file may be at any time."""
+    """A session's deadline and process. Without a file it may be ended at any time."""
     before = b""
     while True:
         try:
@@ -171,9 +171,9 @@ def last_sign(directory: str, session: int) -> tuple[float, int]:
 
 
 def stop_process(directory: str, session: int, now: float) -> bool:
-    """Kill the process of a session whose time is over; whether it was found.
+    """Kill the process of a session after its deadline; false if there is no such process.
 
-    Only one of this machine that has the very file open, so never a stranger of the same number.
+    The process must have this very file open, so another process with its id is safe.
     """
     path = os.path.realpath(os.path.join(directory, str(session)))
     try:
@@ -188,7 +188,7 @@ def stop_process(directory: str, session: int, now: float) -> bool:
 
 
 def remove_lock(directory: str, session: int) -> None:
-    """The file of a session that is over."""
+    """Remove the file of a session that is over."""
     with suppress(FileNotFoundError):
         os.unlink(os.path.join(directory, str(session)))
 
@@ -202,7 +202,7 @@ def check_lives(connection: sqlite3.Connection, session: int) -> None:
 def end_session(
     connection: sqlite3.Connection, directory: str, session: int, now: float = math.inf
 ) -> bool:
-    """End a session whose time is over; whether it is over now."""
+    """End a session after its deadline; returns whether it is over now."""
     if last_sign(directory, session)[0] >= now:
         return False
     cursor = connection.execute("DELETE FROM live WHERE session = ?", (session,))
@@ -213,7 +213,7 @@ def end_session(
 
 
 def note_changes(connection: sqlite3.Connection, session: int, paths: Iterable[str]) -> None:
-    """Record for other processes what a session changed; 0 stands for no session."""
+    """Record a session's changes for other processes; 0 stands for no session."""
     for path in paths:
         cursor = connection.execute(
             "INSERT INTO change (session, path) VALUES (?, ?)", (session, path)
@@ -241,6 +241,6 @@ def changes_after(
 
 
 def check_alone(path: str) -> None:
-    """``MetadataError`` if processes have sessions on a file that one process is to have alone."""
+    """Raise ``MetadataError`` if other processes have sessions on the file."""
     if others := list(living(path)):
         raise MetadataError(f"{path} is used by {len(others)} other processes: stop them first")

@@ -1,8 +1,8 @@
-"""The embedded metadata store for several processes of one machine, which open the same file.
+"""The embedded metadata store for several processes of one machine, on one file.
 
-Reads are as quick as in a store of one process. A process notices a change of another at its next
-look, some milliseconds later. It notices the death of another in the same way, and ends its
-session; silence has the same effect (``session``). See ``sqlite_sessions``.
+Reads are as fast as in the store of one process. Each process polls for changes of others every few
+milliseconds. In the same way it notices that another process has died or is silent, and ends that
+process's session. See ``sqlite_sessions`` and ``session``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 0.02
 LOOKS_A_DEATH: Final = 5
-"""Other processes' locks are tried at each fifth look."""
+"""Every fifth poll also tries the locks of other processes."""
 CHANGES_A_LOOK: Final = 1000
 IN_THE_WAY_SECONDS: Final = 2.0
 
@@ -75,7 +75,7 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
         self._data_version = -1
         self._looks = 0
         self._ending: dict[int, float] = {}
-        """Since when this process is about to end others' sessions."""
+        """When this process began to end another's session."""
         loop = asyncio.get_running_loop()
         self._timers = [loop.call_soon(self._look_at_others), loop.call_soon(self._give_sign)]
 
@@ -88,9 +88,9 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         session_seconds: float = 10.0,
     ) -> SharedSqliteMetadataStore:
-        """Begin a session on a file, which is made if there is none. Raises ``MetadataError``.
+        """Begin a session on a file, which is created if missing. Raises ``MetadataError``.
 
-        A session that is silent for ``session_seconds`` is ended by the others.
+        Other processes end the session if it is silent for ``session_seconds``.
         """
         worker = runtime.new_worker("metadata")
         identity = f"{runtime.rng.getrandbits(128):032x}"
@@ -108,9 +108,9 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
 
     @property
     def mark(self) -> int:
-        """That of the last change, whoever made it."""
+        """The mark of the last change by any process."""
         if not self._closed:
-            with suppress(sqlite3.Error):  # then what is known of it counts
+            with suppress(sqlite3.Error):  # then the last known mark is returned
                 self._note_position(*_where_it_is(self._reader))
         return super().mark
 
@@ -166,10 +166,10 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
         )
         was_sure, now = self.session.is_sure, self._runtime.clock.monotonic()
         give_sign(self._lock, now + self.session.timeout_seconds)
-        if was_sure:  # so nobody can have ended it, and whoever is about to sees this sign
+        if was_sure:  # no process can have ended the session, and each sees this sign first
             self.session.heard(now)
             return
-        # It came late. A transaction that is made behind it tells whether it came too late.
+        # The sign came late. A transaction after it shows whether it came too late.
         proof = self._write(_nothing)
         proof.add_done_callback(partial(self._proved, now))
 
@@ -184,9 +184,9 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
         except MetadataRefusedError:
             self.session.end()
         except sqlite3.Error:
-            return  # the next write tells
+            return  # the next write will show it
 
-    # -- others ---
+    # -- other processes ---
 
     def _look_at_others(self) -> None:
         if self._closed or self.session.has_ended:
@@ -216,7 +216,7 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
             if session != self._session:
                 self._watches.tell(path)
         if len(rows) == CHANGES_A_LOOK:
-            self._data_version = -1  # there may be more
+            self._data_version = -1  # there may be more changes
 
     def _look_for_ended(self) -> None:
         self._find_out()
@@ -235,7 +235,7 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
                 self._end_other(session, now, None)
 
     def _end_other(self, session: int, now: float, lock: int | None) -> None:
-        """With its lock it is dead, else it was silent."""
+        """End a session. If its lock is free, its process is dead; otherwise it was silent."""
         self._ending[session] = self._runtime.clock.monotonic()
         ended = self._write(
             lambda connection: end_session(connection, self._directory, session, now)
@@ -252,7 +252,7 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
         ended.add_done_callback(done)
 
     def _stop_if_in_the_way(self, session: int, now: float) -> None:
-        """A process whose time is over, and that keeps others from ending its session."""
+        """Kill a process that is past its deadline and blocks the end of its session."""
         if now - self._ending[session] > IN_THE_WAY_SECONDS and stop_process(
             self._directory, session, now
         ):
@@ -271,7 +271,7 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
         for timer in self._timers:
             timer.cancel()
         try:
-            with suppress(MetadataRefusedError):  # it is over already
+            with suppress(MetadataRefusedError):  # the session is over already
                 await super().close()
         finally:
             remove_lock(self._directory, self._session)
@@ -279,15 +279,15 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
             os.close(self._writing_lock)
 
     def _close_writer(self) -> None:
-        self._writer.close()  # the last connection to a file brings the log into it
+        self._writer.close()  # the last connection moves the log's contents into the file
 
 
 def _nothing(connection: sqlite3.Connection) -> None:
-    """Only a transaction."""
+    """Do nothing but run a transaction."""
 
 
 def _where_it_is(connection: sqlite3.Connection) -> tuple[int, int]:
-    """The number of this transaction, and of the newest session."""
+    """The numbers of this transaction and of the newest session."""
     row: tuple[int, int] = connection.execute(
         "SELECT last_commit, (SELECT max(first_commit) FROM session) FROM store"
     ).fetchone()

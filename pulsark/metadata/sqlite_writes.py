@@ -1,4 +1,4 @@
-"""What a transaction of the embedded metadata store does to its file. All of it blocks."""
+"""The transactions of the embedded metadata store on its file. All of this blocks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Operation = Callable[[sqlite3.Connection], Any]
 
 
 def checked(path: str, row: _Row) -> _Row:
-    """``(value, version, ephemeral, crc)`` of a path, if they are as they were written."""
+    """``(value, version, ephemeral, crc)`` of a path; ``CorruptMetadataError`` if damaged."""
     value, version, ephemeral, crc = row
     parent, name = split_path(path)
     if not is_as_written([parent, name, value, version, ephemeral], crc):
@@ -40,12 +40,10 @@ def transaction(
     operations: Sequence[Operation],
     before: Operation = lambda connection: None,
 ) -> list[Any]:
-    """Run all in the next transaction. An operation's ``MetadataError`` is its result.
+    """Run operations in one transaction. An operation's ``MetadataError`` is its result.
 
-    That of ``before`` refuses them all.
-
-    Operations check before they change anything, so one that fails leaves no trace. An error that
-    is raised concerns them all.
+    A ``MetadataError`` of ``before``, or any error that is raised, concerns all of them. Operations
+    check before they change anything, so a failed one leaves no trace.
     """
     results: list[Any] = []
     committing = False
@@ -65,16 +63,16 @@ def transaction(
             connection.execute("ROLLBACK")
         if not isinstance(e, sqlite3.Error):
             raise
-        if committing:  # what was written may come to light when the file is opened again
+        if committing:  # the writes may be there when the file is opened again
             raise OutcomeUnknownError(f"the metadata store failed: {e}") from e
         raise MetadataRefusedError(f"the metadata store failed, and wrote nothing: {e}") from e
     return results
 
 
 def commit(connection: sqlite3.Connection, changes: Sequence[Change], session: int) -> list[int]:
-    """Make changes that ``check_changes`` has passed; returns the versions afterwards.
+    """Make changes that passed ``check_changes``; returns the new versions.
 
-    What is ephemeral of them is the session's.
+    The session owns the ephemeral values among them.
     """
     rows = [_current(connection, change, session) for change in changes]
     return [
@@ -120,7 +118,7 @@ def _put(
 
 def _delete(connection: sqlite3.Connection, path: str, version: int) -> None:
     parent, name = split_path(path)
-    # This version must never appear again with another value of the path.
+    # The path must never have this version again with another value.
     connection.execute("UPDATE store SET first_version = max(first_version, ?)", (version + 1,))
     connection.execute(
         "UPDATE node SET value = NULL, version = 0, ephemeral = 0, crc = NULL"
@@ -131,7 +129,7 @@ def _delete(connection: sqlite3.Connection, path: str, version: int) -> None:
 
 
 def next_id(connection: sqlite3.Connection, path: str, session: int) -> int:
-    """Raise the counter at a path, and return what it was."""
+    """Raise the counter at a path, and return its old value."""
     parent, name = split_path(path)
     row = connection.execute(GET, (parent, name)).fetchone()
     number = 0 if row is None else int(checked(path, row)[0])
@@ -140,7 +138,7 @@ def next_id(connection: sqlite3.Connection, path: str, session: int) -> int:
 
 
 def end_sessions(connection: sqlite3.Connection, going_on: Collection[int] = ()) -> list[str]:
-    """Remove the ephemeral values of all sessions but those; returns their paths."""
+    """Remove the ephemeral values of all sessions except ``going_on``; returns their paths."""
     rows = connection.execute(
         "SELECT parent, name, version, ephemeral FROM node WHERE ephemeral"
     ).fetchall()
@@ -153,7 +151,7 @@ def end_sessions(connection: sqlite3.Connection, going_on: Collection[int] = ())
 def _current(
     connection: sqlite3.Connection, change: Change, session: int
 ) -> tuple[int, int] | None:
-    """``(version, ephemeral)`` of a value that is there, if the change can be made."""
+    """``(version, ephemeral)`` of the present value, after checking the change against it."""
     path, expected = change.path, change.expected_version
     row: tuple[int, int] | None = connection.execute(
         "SELECT version, ephemeral FROM node WHERE parent = ? AND name = ? AND value IS NOT NULL",
@@ -169,7 +167,7 @@ def _current(
 
 
 def _link(connection: sqlite3.Connection, path: str) -> None:
-    """Make rows for ``path`` and what is above it."""
+    """Create rows for ``path`` and its ancestors."""
     while path != "/":
         parent, name = split_path(path)
         cursor = connection.execute(
@@ -181,7 +179,7 @@ def _link(connection: sqlite3.Connection, path: str) -> None:
 
 
 def _unlink(connection: sqlite3.Connection, path: str) -> None:
-    """Remove the rows of ``path`` and above that have neither value nor children."""
+    """Remove the rows of ``path`` and its ancestors that have neither value nor children."""
     while path != "/":
         parent, name = split_path(path)
         cursor = connection.execute(

@@ -1,8 +1,7 @@
 """The metadata store's interface: a tree of small versioned values.
 
-ZooKeeper's model without what it cannot do at scale: compare-and-set, ephemeral nodes and
-watches. ``tests/contracts/test_metadata_store.py`` is the contract that each implementation
-passes.
+The part of ZooKeeper's model that scales: compare-and-set, ephemeral values and watches. Each
+implementation passes the contract in ``tests/contracts/test_metadata_store.py``.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ if TYPE_CHECKING:
     from pulsark.metadata.session import Session
 
 ANY_VERSION = -2
-"""Expected version that matches any."""
+"""An expected version that matches any."""
 
 ABSENT = -1
-"""Expected version for "the path must not exist"."""
+"""An expected version that matches only a path without a value."""
 
 MAX_VALUE_BYTES = 1 << 20
-"""A longer value is refused."""
+"""Longer values are refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
     """A value and its version.
 
-    Versions of a path rise by one with each write and never repeat, not even after a deletion: who
-    knows a version knows the value. In a store in which nothing was ever deleted they start at 0.
+    Versions of a path rise by one with each write and never repeat, not even after a deletion: the
+    same version always means the same value. Without any deletion in the store they start at 0.
     """
 
     value: bytes
@@ -44,30 +43,29 @@ class Versioned:
 class MetadataStore(Protocol):
     """Paths look like ``/a/b/c``; a parent need not exist. Values are at most 1 MiB.
 
-    A value that is not as it was written is a ``MetadataError``: never another value, and never
-    ``None``.
+    Reading a damaged value raises ``MetadataError``. It never returns another value or ``None``.
     """
 
     @property
     def identity(self) -> str:
-        """Chosen at random when the store was made: 32 hexadecimal digits."""
+        """32 random hexadecimal digits, chosen when the store was created."""
 
     @property
     def mark(self) -> int:
-        """The mark of the last durable change (``metadata.history``). It rises."""
+        """The mark of the last durable change (``metadata.history``). Marks rise."""
 
     @property
     def session(self) -> Session:
-        """How long ephemeral values of this store certainly stay, and whether they are gone."""
+        """This process's session: whether its ephemeral values certainly exist, or are gone."""
 
     def knows(self, mark: int) -> bool:
-        """Whether a mark was given by this store, and not by a later state that it lost."""
+        """Whether this store gave the mark; false if it was a later state that the store lost."""
 
     def on_commit(self, listener: Callable[[int], None]) -> None:
         """Call ``listener(mark)`` when a change is durable, before its write returns."""
 
     async def adopt(self, marks: Iterable[int]) -> None:
-        """Go on above marks that this store does not know; it knows them from now on."""
+        """Continue above marks that this store does not know. It knows them from now on."""
 
     async def get(self, path: str) -> Versioned | None:
         """The value at a path, or ``None``."""
@@ -82,24 +80,22 @@ class MetadataStore(Protocol):
     ) -> int:
         """Store a value durably and return its new version.
 
-        A write has one of three outcomes, within a bounded time. It returned: it is done.
-        ``MetadataRefusedError``: nothing was changed, and will not be; so ``BadVersionError`` when
-        the path is not at ``expected_version`` (``ABSENT``: must not exist).
-        ``OutcomeUnknownError``: nobody knows, and it may still be done a little later. The same
-        holds for a caller that was cancelled. What a write names is undone only after a refusal;
-        else the stored value says what holds (``settled.put_settled``).
+        A write has one of three outcomes, within a bounded time. If it returns, it is done.
+        ``MetadataRefusedError``: it has no effect, now or later. ``BadVersionError`` is one: the
+        path is not at ``expected_version``. ``OutcomeUnknownError``: it may have happened, or may
+        still happen a little later; the same is true if the caller is cancelled. Undo what a value
+        refers to only after a refusal; otherwise read what is stored (``settled.put_settled``).
 
-        An ephemeral value goes away with the session that created it; that it is one is decided
-        at its creation, so a put of the other kind over an existing value is a
-        ``MetadataError``.
+        An ephemeral value disappears with the session that created it. A put cannot change an
+        existing value from ephemeral to persistent or back: ``MetadataError``.
         """
 
     async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
-        """Make several changes durably, all or none; returns what version each path has now.
+        """Make several changes durably, all or none; returns the new version of each path.
 
-        All conditions are compared first: if one does not hold, nothing is changed, and the path of
-        the ``BadVersionError`` is the first of which that is so. What holds for an error of ``put``
-        holds here, for all changes together. ``changes.check_changes`` has the limits.
+        All versions are compared first. If one does not match, nothing changes, and the
+        ``BadVersionError`` names the first such path. Errors mean the same as those of ``put``, for
+        all changes together. ``changes.check_changes`` has the limits.
         """
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
@@ -108,20 +104,20 @@ class MetadataStore(Protocol):
     async def children(self, path: str) -> list[str]:
         """Sorted names of the direct children (with or without values of their own).
 
-        All at once: where there may be very many, ``page`` and ``pages.names_below`` are for it.
+        This returns all of them at once; for many, use ``page`` or ``pages.names_below``.
         """
 
     async def page(self, path: str, after: str = "", limit: int = METADATA_PAGE_MAX) -> list[str]:
-        """Names of direct children, those behind ``after``: at most ``limit``, none at the end.
+        """At most ``limit`` names of direct children that follow ``after``; none at the end.
 
-        The order is the store's own and does not change. So whoever goes on behind the last name of
-        each page meets every child once that is there all the time; ``after`` may be gone by then.
+        The order is the store's own and never changes. A caller that continues after the last name
+        of each page sees each permanent child once; ``after`` may have been deleted meanwhile.
         """
 
     async def next_id(self, path: str) -> int:
         """A number from the counter at ``path``, greater than all before it. Starts at 0.
 
-        That holds over all sessions and restarts; numbers may be left out.
+        This holds across sessions and restarts. Numbers may be skipped.
         """
 
     def watch(
@@ -129,20 +125,20 @@ class MetadataStore(Protocol):
     ) -> Callable[[], None]:
         """Call ``changed(path)`` on the event loop after a change at or below ``prefix``.
 
-        ``missed()`` is called instead where changes may not have been told: anything at or below
-        ``prefix`` may be another by now. Returns the function that ends the watch. A change may be
-        told late, and more than once.
+        ``missed()`` is called instead if changes may have been lost: anything at or below
+        ``prefix`` may have changed. A change may be reported late, and more than once. Returns a
+        function that ends the watch.
         """
 
     async def close(self) -> None:
-        """End the session; ephemeral values go away."""
+        """End the session. Its ephemeral values disappear."""
 
 
 def split_path(path: str) -> tuple[str, str]:
     """``(parent, name)`` of a valid path other than the root; raises ``MetadataError``.
 
-    A path starts with a slash, does not end with one, and its parts are neither empty nor
-    ``.`` nor ``..`` and hold no NUL: what every implementation can store.
+    A path starts with a slash and does not end with one. Its parts are not empty, ``.`` or ``..``,
+    and contain no NUL. Every implementation can store such paths.
     """
     parts = path.split("/")
     if len(parts) < 2 or parts[0] or "\0" in path:
@@ -165,20 +161,20 @@ def check_parent(path: str) -> None:
 
 
 def check_page(path: str, limit: int) -> None:
-    """Raise ``MetadataError`` for a page that no store gives."""
+    """Raise ``MetadataError`` for an invalid page request."""
     check_parent(path)
     if not 0 < limit <= METADATA_PAGE_MAX:
         raise MetadataRefusedError(f"a page has 1 to {METADATA_PAGE_MAX} names, not {limit}")
 
 
 def check_version(path: str, version: int, expected: int) -> None:
-    """Raise ``BadVersionError`` if what a path is at is not what a write expects."""
+    """Raise ``BadVersionError`` unless a path has the version that a write expects."""
     if expected not in (ANY_VERSION, version):
         raise BadVersionError(path, f"is at version {version}, not {expected}")
 
 
 def wrong_kind(path: str, *, ephemeral: bool) -> MetadataRefusedError:
-    """The error for a put of the other kind over an existing value."""
+    """The error for a put that would change whether a value is ephemeral."""
     return MetadataRefusedError(f"{path} is {'ephemeral' if ephemeral else 'not ephemeral'}")
 
 

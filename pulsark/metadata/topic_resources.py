@@ -1,4 +1,4 @@
-"""What is recorded of single topics: their partitions, and their own policies."""
+"""Records of topics: their partitions, and their own policies."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionedTopic:
-    """Number of partitions (at least 1), the identity of the topic, its properties."""
+    """The number of partitions (at least 1), the identity and the properties of a topic."""
 
     partitions: int
     topic_id: str
     properties: Mapping[str, str] = field(default_factory=dict)
     deleting: bool = False
-    """Whether it is being deleted, and so no longer visible."""
+    """Whether the topic is being deleted, and therefore hidden."""
 
 
 class PartitionedTopics:
-    """Topics with partitions. A name with a partition suffix is never one."""
+    """Partitioned topics. Their names have no partition suffix."""
 
     def __init__(self, store: MetadataStore, runtime: Runtime) -> None:
         self._store = store
         self._rng = runtime.rng
 
     async def list(self, namespace: str, domain: str = "persistent") -> list[TopicName]:
-        """Names of a namespace's partitioned topics, sorted; those being deleted among them."""
+        """Names of a namespace's partitioned topics, even those being deleted, sorted."""
         children = await self._store.children(topics_path(PARTITIONED_TOPICS, namespace, domain))
         return [TopicName.parse(topic_below(namespace, child, domain)) for child in children]
 
     async def get(self, name: TopicName) -> PartitionedTopic | None:
-        """The partitions of a topic; ``None`` if it has none or does not exist."""
+        """The record of a topic; ``None`` if it has no partitions or does not exist."""
         found = await self.record(name)
         return None if found is None or found.deleting else found
 
@@ -64,7 +64,7 @@ class PartitionedTopics:
     ) -> PartitionedTopic:
         """Add a topic with a new identity. ``AlreadyExistsError``, ``InvalidResourceError``."""
         _check_partitions(partitions)
-        # Random, so that no other instance has it either: stream offsets carry it.
+        # Random, so that it is unique among all instances: offsets of Spark contain it.
         topic_id = f"{self._rng.getrandbits(128):032x}"
         topic = PartitionedTopic(partitions, topic_id, properties or {})
         await records.create(
@@ -80,7 +80,7 @@ class PartitionedTopics:
             _check_there(name, old)
             if partitions <= old["partitions"]:
                 raise InvalidResourceError(
-                    f"Topic {name} has {old['partitions']} partitions; it can only get more"
+                    f"Topic {name} has {old['partitions']} partitions, and cannot have fewer"
                 )
             return {**old, "partitions": partitions}
 
@@ -96,7 +96,7 @@ class PartitionedTopics:
         await records.change(self._store, partitioned_topic_path(name), replaced, f"Topic {name}")
 
     async def begin_delete(self, name: TopicName) -> None:
-        """From now on the topic is no longer visible, durably. Raises ``DoesNotExistError``."""
+        """Hide the topic, durably. Raises ``DoesNotExistError``."""
         await records.change(
             self._store,
             partitioned_topic_path(name),
@@ -110,13 +110,13 @@ class PartitionedTopics:
 
 
 class TopicPolicyRecords:
-    """What was set for single topics, in the JSON of the admin API. Partitions share it."""
+    """Policies of single topics, in the admin API's JSON. Partitions share their topic's."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
     async def list(self, namespace: str) -> list[TopicName]:
-        """The topics of a namespace that have policies of their own."""
+        """The topics of a namespace with policies of their own."""
         return [
             TopicName.parse(topic_below(namespace, child, domain))
             for domain in ("persistent", "non-persistent")
@@ -129,7 +129,7 @@ class TopicPolicyRecords:
         return {} if found is None else dict(found["policies"])
 
     async def update(self, base: TopicName, change: Callable[[Json], Json]) -> None:
-        """Apply ``change``, again if another writer was first."""
+        """Apply ``change``, repeatedly if another writer is first."""
         path = topic_policies_path(base)
         while True:
             found = await self._store.get(path)

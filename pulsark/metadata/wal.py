@@ -1,11 +1,11 @@
-"""Detects a write-ahead log of SQLite that is damaged in its middle.
+"""Detects a write-ahead log of SQLite that is damaged before its last transaction.
 
-SQLite silently ends a log at the first frame whose checksum fails: it takes the rest for a
-transaction that a crash interrupted. That is right for the last transaction only. Each transaction
-is synced before the next begins; so if frames of a later transaction follow, the damaged one was on
-stable storage and had been answered, and ending the log there would undo it.
+SQLite silently ends a log at the first frame with a wrong checksum, and considers the rest to be a
+transaction that a crash interrupted. But each transaction is synced before the next begins. So if
+frames of a later transaction follow, the damaged transaction was durable and acknowledged, and to
+end the log there would undo it.
 
-The file is described at https://www.sqlite.org/fileformat2.html#the_write_ahead_log.
+https://www.sqlite.org/fileformat2.html#the_write_ahead_log describes the file.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _LOW = 0xFFFFFFFF
 
 
 def first_loss(log: bytes) -> int | None:
-    """Offset of the first frame that is broken although a later transaction follows it.
+    """The offset of the first damaged frame that a later transaction follows.
 
-    ``None`` if there is none: then the log may only lack its last transaction.
+    ``None`` if there is none; then only the last transaction can be missing.
     """
     if len(log) < _HEADER.size + _FRAME.size:
         return None
@@ -32,7 +32,7 @@ def first_loss(log: bytes) -> int | None:
         return None if sound else 0
     place, step = _HEADER.size, _FRAME.size + page_size
     if not sound:
-        # SQLite ignores the whole log. The frames tell whose they are.
+        # SQLite ignores the whole log. Each frame names the log it belongs to.
         salts = list(_FRAME.unpack_from(log, place)[2:4])
         return 0 if _transactions_from(log, place, step, salts) > 1 else None
     sums = (sum_1, sum_2)
@@ -47,10 +47,9 @@ def first_loss(log: bytes) -> int | None:
 
 
 def _transactions_from(log: bytes, place: int, step: int, salts: list[int]) -> int:
-    """How many transactions have frames of this log from a place on.
+    """How many transactions have frames of this log from ``place`` on.
 
-    The frame at the place itself counts, whatever it looks like. A frame that ends a transaction
-    has the size of the database.
+    The frame at ``place`` always counts. The last frame of a transaction has the database's size.
     """
     ended, open_ = 0, True
     first = place
@@ -64,7 +63,7 @@ def _transactions_from(log: bytes, place: int, step: int, salts: list[int]) -> i
 
 
 def _checksum(words: str, data: bytes, sum_1: int, sum_2: int) -> tuple[int, int]:
-    """SQLite's: over pairs of 32-bit words."""
+    """SQLite's checksum, over pairs of 32-bit words."""
     numbers = iter(struct.unpack(f"{words}{len(data) // 4}I", data))
     for first, second in zip(numbers, numbers, strict=True):
         sum_1 = sum_1 + first + sum_2 & _LOW

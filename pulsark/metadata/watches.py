@@ -10,7 +10,7 @@ Missed = Callable[[], None]
 
 
 class _Watch:
-    """The callbacks run in turns of their own of the loop that is running at its beginning."""
+    """Runs its callbacks in turns of their own, on the loop that created it."""
 
     def __init__(self, changed: Changed, missed: Missed) -> None:
         self._loop = asyncio.get_running_loop()
@@ -32,13 +32,13 @@ class _Watch:
 
 
 class Watches:
-    """Callbacks by path prefix. Telling of a change costs its path's depth, not their number."""
+    """Callbacks by path prefix. The cost of a change is the depth of its path."""
 
     def __init__(self) -> None:
         self._by_prefix: dict[str, list[_Watch]] = {}
 
     def add(self, prefix: str, changed: Changed, missed: Missed) -> Callable[[], None]:
-        """Begin a watch of ``prefix`` and everything below; returns what ends it."""
+        """Watch ``prefix`` and everything below it; returns a function that ends the watch."""
         watch = _Watch(changed, missed)
 
         def end() -> None:
@@ -52,7 +52,7 @@ class Watches:
         return end
 
     def tell(self, path: str) -> None:
-        """Tell everybody whose prefix is ``path`` or above it."""
+        """Call each watch whose prefix is ``path`` or an ancestor of it."""
         if not self._by_prefix:
             return
         prefix = path
@@ -64,7 +64,7 @@ class Watches:
             prefix = prefix.rpartition("/")[0] or "/"
 
     def tell_missed(self) -> None:
-        """Tell everybody that changes were not told."""
+        """Tell all watches that changes may have been lost."""
         for watches in tuple(self._by_prefix.values()):
             for watch in tuple(watches):
                 watch.tell(None)

@@ -1,18 +1,18 @@
 """A token bucket that may be overdrawn.
 
-Nothing is refused here: whatever happens takes its tokens afterwards, and may overdraw the
-bucket. A client that finds it overdrawn waits until it is not. So the rate holds in the long run
-whatever one step costs, and a message may be larger than the bucket.
+Nothing is refused: an event takes its tokens after it happened, and may overdraw the bucket. A
+client that finds the bucket overdrawn waits until it is not. So the average rate is kept even if
+one message is larger than the bucket.
 """
 
 from __future__ import annotations
 
 
 class TokenBucket:
-    """``limit`` tokens come in each ``period`` of seconds, and at most ``limit`` are kept.
+    """Adds ``limit`` tokens in each ``period`` of seconds, and keeps at most ``limit``.
 
-    It is full at first. ``now`` is always of one monotonic clock, in seconds. From a clock that
-    goes back all the same nothing comes until it goes forth again.
+    It starts full. ``now`` is from one monotonic clock, in seconds. If that clock goes back, no
+    tokens are added until it has caught up.
     """
 
     __slots__ = ("_at", "_rate", "_tokens", "limit")
@@ -20,12 +20,12 @@ class TokenBucket:
     def __init__(self, limit: float, now: float, *, period: float = 1.0) -> None:
         self._rate = _rate(limit, period)
         self.limit = limit
-        """Most tokens that there can be."""
+        """The most tokens that the bucket can have."""
         self._tokens = limit
         self._at = now
 
     def tokens(self, now: float) -> float:
-        """How many there are; a negative number is a debt."""
+        """The tokens available; a negative number is a debt."""
         passed = now - self._at
         if passed:
             self._at = now
@@ -34,20 +34,19 @@ class TokenBucket:
         return self._tokens
 
     def take(self, count: float, now: float) -> float:
-        """Take tokens for something that happened. Returns what is left, as ``tokens`` does."""
+        """Take tokens for an event that happened. Returns what is left, like ``tokens``."""
         self._tokens = self.tokens(now) - count
         return self._tokens
 
     def wait(self, now: float, *, until: float = 0.0) -> float:
-        """Seconds until there are ``until`` tokens (at most ``limit``) if none is taken; or 0."""
+        """Seconds until there are ``until`` tokens (at most ``limit``) if no one takes any."""
         missing = min(until, self.limit) - self.tokens(now)
         return missing / self._rate if missing > 0 else 0.0
 
     def change(self, limit: float, now: float, *, period: float = 1.0) -> None:
-        """Another rate from now on. What came before stays, but no more than it allows.
+        """Change the rate. Tokens and debt are kept, but at most one ``limit`` of either.
 
-        Nor is more owed than one ``limit``: a debt that was small in the old rate may be years of
-        the new one, and the other way round it should not outlive a mistake.
+        A debt that was small at the old rate could take years to pay off at the new one.
         """
         self._tokens = max(-limit, min(limit, self.tokens(now)))
         self._rate = _rate(limit, period)

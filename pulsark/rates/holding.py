@@ -1,7 +1,7 @@
-"""For how long a rate has held connections back. Pure.
+"""How long a rate has held connections back. Pure.
 
-Who publishes above a rate is held for some milliseconds again and again. So short breaks do not
-count: it lasts until nobody was held for a while.
+A client that publishes above a rate is held for a few milliseconds, again and again. So short
+breaks are ignored: the time ends when no connection has been held for a while.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _BREAK_SECONDS = 1.0
 
 
 class Holding:
-    """That of one rate. ``now`` is of one monotonic clock."""
+    """The time of one rate. ``now`` is from one monotonic clock."""
 
     __slots__ = ("_ended", "_since", "_told_next")
 
@@ -21,16 +21,16 @@ class Holding:
         self._ended: float | None = None
 
     def begin(self, now: float) -> None:
-        """A connection is held, and none was before."""
+        """The first connection is held."""
         if self._ended is None or now - self._ended > _BREAK_SECONDS:
             self._since = now
 
     def end(self, now: float) -> None:
-        """No connection is held any more."""
+        """The last held connection goes on."""
         self._ended = now
 
     def lasting(self, now: float) -> float | None:
-        """Seconds for which connections were held, if that is long and not reported lately."""
+        """How long connections have been held, if that is long and was not reported lately."""
         seconds = now - self._since
         if seconds < LASTING_THROTTLE_SECONDS or now < self._told_next:
             return None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 PUBLISH_HOLD_SECONDS_MAX = 30.0
-"""Longest time in a row that a connection is not read because of a rate, and the most debt that a
-rate counts. What the client sent behind its publishes waits with them."""
+"""The longest time a rate keeps a connection from being read, and the most debt a rate counts. A
+client's other commands wait behind its publishes."""
 
 NEW_PUBLISHERS_WAIT_FROM_SECONDS = 5.0
 """New producers wait before their first publish if a rate is this far in debt."""
@@ -16,4 +16,4 @@ LASTING_THROTTLE_SECONDS = 10.0
 """A publish rate that has held a connection back for this time is recorded in the audit."""
 
 LASTING_THROTTLE_TOLD_SECONDS = 60.0
-"""It is recorded again after this time if it still does."""
+"""It is recorded again after this time if connections are still held back."""

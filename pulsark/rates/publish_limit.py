@@ -8,7 +8,7 @@ from pulsark.rates.bucket import TokenBucket
 from pulsark.rates.limits import PUBLISH_HOLD_SECONDS_MAX
 
 _ENOUGH = 0.01
-"""The part of a second's tokens that must be there before a client goes on, as in Pulsar."""
+"""The share of a second's tokens that must be available before a client goes on, as in Pulsar."""
 
 
 class PublishRate(NamedTuple):
@@ -19,7 +19,7 @@ class PublishRate(NamedTuple):
 
     @property
     def is_limit(self) -> bool:
-        """Whether it limits anything."""
+        """Whether this is a limit at all."""
         return self.messages > 0 or self.bytes > 0
 
 
@@ -27,10 +27,10 @@ NO_LIMIT = PublishRate()
 
 
 class PublishLimit:
-    """What was published under one rate, and the debt from it.
+    """The debt of the publishes under one rate.
 
-    The debt is never more than the longest hold pays off: no client waits longer, and a client
-    may say of a batch that it has a billion messages.
+    The debt never exceeds what the longest hold pays off, because a client may claim that a batch
+    has a billion messages.
     """
 
     __slots__ = ("_bytes", "_messages")
@@ -40,7 +40,7 @@ class PublishLimit:
         self._bytes = _bucket(None, rate.bytes, now)
 
     def change(self, rate: PublishRate, now: float) -> None:
-        """Another rate holds from now on; see `TokenBucket.change`."""
+        """Change the rate; see `TokenBucket.change`."""
         self._messages = _bucket(self._messages, rate.messages, now)
         self._bytes = _bucket(self._bytes, rate.bytes, now)
 
@@ -55,7 +55,7 @@ class PublishLimit:
         return any(bucket.tokens(now) < 0 for bucket in self._buckets)
 
     def wait(self, now: float) -> float:
-        """Seconds until the next publish is allowed, if there is none before; or 0."""
+        """Seconds until the next publish is allowed, or 0."""
         waits = (bucket.wait(now, until=_ENOUGH * bucket.limit) for bucket in self._buckets)
         return max(waits, default=0.0)
 

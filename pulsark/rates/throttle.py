@@ -1,10 +1,10 @@
 """The queue of connections that published too much under one rate.
 
 The rate is a topic's, a group's or the broker's. First come, first served. No connection waits
-longer than `PUBLISH_HOLD_SECONDS_MAX`, because the requests and pings that a client sent behind its
-publishes must be read at some time. A released connection takes tokens only when it publishes, a
-moment later. So the queue is released step by step: one connection, and while the tokens last,
-twice as many each time.
+longer than `PUBLISH_HOLD_SECONDS_MAX`, because its other requests and pings, behind the publishes,
+must be read some time. A released connection takes tokens only when it publishes, a moment later.
+So the queue is released in steps: first one connection, then, while tokens last, twice as many at
+each step.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from pulsark.runtime import Clock
 
 _STEP_SECONDS = 0.001
-"""Between two steps of the line: the loop polls its sockets, and who went on publishes."""
+"""The pause between two steps, in which released connections are read and publish."""
 
 
 class HeldPublisher(Protocol):
-    """Who is in the line."""
+    """A connection in the queue."""
 
     def let_go(self, throttle: Throttle) -> None:
-        """Go on, as far as this throttle is concerned. It has left the line."""
+        """This throttle lets the connection go on. It has left the queue."""
 
     def waited_enough(self) -> None:
-        """Go on, whatever is owed. It has left this line."""
+        """The connection goes on in spite of the debt. It has left the queue."""
 
 
 class Throttle:
-    """One rate, what is owed of it, and who waits."""
+    """One rate, its debt, and the connections that wait for it."""
 
     __slots__ = (
         "_at_once",
@@ -60,13 +60,13 @@ class Throttle:
         self.times = 0
         """How often a connection began to wait."""
         self.told: Callable[[float], None] | None = None
-        """Called with the seconds for which connections are held back, if that lasts."""
+        """Called with how long connections have been held back, if that is long."""
         self._holding = Holding()
         self._clock = clock
         self._rate = rate
         self._limit = PublishLimit(rate, clock.monotonic())
         self._waiting: OrderedDict[HeldPublisher, float] = OrderedDict()
-        """Until when at most; the first is the first to go."""
+        """Each with its latest time of release, in the order of arrival."""
         self._at_once = 1
         self._timer: asyncio.TimerHandle | None = None
 
@@ -77,7 +77,7 @@ class Throttle:
 
     @property
     def owes_much(self) -> bool:
-        """Whether the debt is so large that new producers wait, too."""
+        """Whether the debt is so large that even new producers wait."""
         return self._limit.wait(self._clock.monotonic()) > NEW_PUBLISHERS_WAIT_FROM_SECONDS
 
     def take(self, messages: int, size: int) -> bool:
@@ -85,7 +85,7 @@ class Throttle:
         return self._limit.take(messages, size, self._clock.monotonic())
 
     def change(self, rate: PublishRate) -> None:
-        """Set another rate, also for connections that wait; with none, all go on."""
+        """Change the rate. Waiting connections follow it; without a limit all go on."""
         if rate == self._rate:
             return
         self._rate = rate
@@ -94,7 +94,7 @@ class Throttle:
         self._arm()
 
     def wait_in(self, waiting: HeldPublisher) -> None:
-        """Join the line, at its end."""
+        """Join the end of the queue."""
         self.times += 1
         now = self._clock.monotonic()
         if not self._waiting:
@@ -105,7 +105,7 @@ class Throttle:
         self._tell(now)
 
     def leave(self, waiting: HeldPublisher) -> None:
-        """Be in the line no longer."""
+        """Leave the queue."""
         waited = self._waiting.pop(waiting, None) is not None
         if waited and not self._waiting:
             self._disarm()
@@ -130,7 +130,7 @@ class Throttle:
                 if free <= 0 and now < until:
                     break
                 if self._waiting.pop(waiting, None) is None:
-                    continue  # it left because another one went on
+                    continue  # it left when another connection was released
                 if free > 0:
                     free -= 1
                     waiting.let_go(self)

@@ -1,7 +1,7 @@
-"""One connection from a broker to a bookie process: requests out, answers in.
+"""One connection from a broker to a bookie process.
 
-Adds are answered in order, so they wait in a queue; other requests wait by number. Nothing outlives
-the connection: when it ends, everything that waits has failed.
+Adds are answered in order, so they wait in a queue; other requests wait by number. When the
+connection ends, every unanswered request fails.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class _Add(NamedTuple):
 
 
 class Channel(asyncio.Protocol):
-    """Made by ``Link``, which tells it whom it expects and hears when it ends."""
+    """Created by ``Link``, which names the expected bookie and is told when the channel ends."""
 
     def __init__(
         self, expected: Hello, add_seconds: float, ended: Callable[[Channel, StorageError], None]
     ) -> None:
-        """A bookie that leaves an add unanswered for ``add_seconds`` is given up."""
+        """The channel fails if the bookie does not answer an add for ``add_seconds``."""
         self._expected = expected
         self._add_seconds = add_seconds
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self.greeted: asyncio.Future[Hello] = self._loop.create_future()
-        """The bookie's own hello, or why there is none."""
+        """The bookie's hello, or the error instead."""
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(BOOKIE_HELLO_BYTES_MAX)
         self._out: list[bytes] = []
@@ -50,11 +50,9 @@ class Channel(asyncio.Protocol):
         self._calls: dict[int, asyncio.Future[bytes]] = {}
         self._watch: asyncio.TimerHandle | None = None
         self.error: StorageError | None = None
-        """Why the connection has ended, or is about to."""
+        """Why the connection has ended or is ending."""
         self.pending_bytes = 0
-        """Bytes of adds that are not answered."""
-
-    # What the owner asks for.
+        """Bytes of unanswered adds."""
 
     def add(self, pieces: Sequence[bytes], size: int, flags: int, done: Done) -> None:
         """Send a record of ``size`` bytes; ``done`` as for ``Bookie.append``."""
@@ -65,7 +63,7 @@ class Channel(asyncio.Protocol):
             self._watch = self._loop.call_later(self._add_seconds, self._look)
 
     async def call(self, kind: FrameType, body: bytes, flags: int = 0) -> bytes:
-        """The answer's body. ``StorageError``: what the bookie says, or the connection is gone."""
+        """Send a request; returns the answer's body. ``StorageError`` if it fails at either end."""
         if self.error is not None:
             raise self.error
         number = self._send(kind, (body,), len(body), flags)
@@ -77,11 +75,11 @@ class Channel(asyncio.Protocol):
             self._calls.pop(number, None)
 
     def tell(self, kind: FrameType, body: bytes) -> None:
-        """Send what has no answer."""
+        """Send a message that has no answer."""
         self._send(kind, (body,), len(body), 0)
 
     def flush(self) -> None:
-        """What waits for the end of this turn of the loop goes now."""
+        """Send now what would wait for the end of this turn of the loop."""
         if self._out and self._transport is not None:
             out, self._out = self._out, []
             self._transport.writelines(out)
@@ -107,7 +105,7 @@ class Channel(asyncio.Protocol):
         self.flush()
 
     def _look(self) -> None:
-        """Give up a bookie that answers too late; else look again when the oldest add is due."""
+        """Fail if the oldest add is overdue; otherwise look again when it will be."""
         self._watch = None
         if not self._adds:
             return
@@ -120,8 +118,6 @@ class Channel(asyncio.Protocol):
             )
         else:
             self._watch = self._loop.call_at(due, self._look)
-
-    # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -152,7 +148,7 @@ class Channel(asyncio.Protocol):
         for future in calls.values():
             if not future.done():
                 future.set_exception(error)
-        # The owner first: what is appended when a writer hears of it must not go here.
+        # First the link: a writer that appends when its add fails must not use this channel.
         self._ended(self, error)
         while self._adds:
             self._answer(self._adds.popleft(), error)
@@ -186,7 +182,7 @@ class Channel(asyncio.Protocol):
         wrong = self._expected.mismatch(hello)
         if wrong:
             raise ProtocolError(wrong)
-        # An answer is bounded by what was asked for; the bookie is trusted from here on.
+        # The request bounds the size of its answer. From here on the bookie is trusted.
         self._reader.body_bytes_max = hello.bodyBytesMax
         self.greeted.set_result(hello)
 
@@ -195,5 +191,5 @@ class Channel(asyncio.Protocol):
         try:
             add.done(error)
         except Exception as e:  # noqa: BLE001
-            # A bug of one caller; those behind it wait for their answers.
+            # One caller's bug must not keep others from their answers.
             self._loop.call_exception_handler({"message": "append", "exception": e})

@@ -6,7 +6,7 @@ BOOKIE_HELLO_BYTES_MAX = 64 * 1024
 """Largest frame before both sides have identified themselves."""
 
 BOOKIE_RUN_BYTES_MAX = 16 << 20
-"""A frame is at most this much larger than the largest entry; longer runs are sent in parts."""
+"""Room in a frame beyond the largest entry. Longer runs are sent in parts."""
 
 BOOKIE_READ_BYTES_MAX = 4 << 20
 """The answer to a read ends after this many bytes."""

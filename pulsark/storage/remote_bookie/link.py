@@ -1,4 +1,4 @@
-"""A way to a bookie process that is made again when it breaks."""
+"""A connection to a bookie process that is replaced when it breaks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 0.05
 RETRY_SECONDS_MAX: Final = 1.0
-"""Pauses between attempts to connect: from the first to the longest."""
+"""The first and the longest pause between attempts to connect."""
 
 
 def unix_socket(path: str) -> Connect:
-    """The way to a bookie process that listens at ``path``."""
+    """Connects to the bookie process that listens at ``path``."""
 
     async def connect(protocol: asyncio.Protocol) -> None:
         await asyncio.get_running_loop().create_unix_connection(lambda: protocol, path)
@@ -35,32 +35,32 @@ def unix_socket(path: str) -> Connect:
 
 
 class Link:
-    """Keeps one ``Channel`` open. Requests that can wait for it do so for a while."""
+    """Keeps one ``Channel`` open. Some requests may wait for it."""
 
     def __init__(self, connect: Connect, expected: Hello, seconds: float) -> None:
-        """``seconds``: for which a request waits for a bookie that is away or does not answer."""
+        """``seconds``: how long a request waits for an absent or silent bookie."""
         self._connect = connect
         self._expected = expected
         self._seconds = seconds
         self.channel: Channel | None = None
-        """The one that is open now."""
+        """The open channel."""
         self.opened: Callable[[Channel], None] = lambda _: None
-        """Told of each channel before anybody uses it."""
+        """Called with each new channel before its first use."""
         self._ready = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
     @property
     def is_closed(self) -> bool:
-        """Whether it no longer connects."""
+        """Whether the link was closed."""
         return self._closed
 
     def open(self) -> None:
-        """Begin to connect."""
+        """Start connecting."""
         self._task = asyncio.get_running_loop().create_task(self._keep_connecting())
 
     async def ready(self) -> Channel:
-        """The channel, once there is one. ``StorageError`` if that takes too long."""
+        """Wait for a channel; ``StorageError`` if that takes too long."""
         try:
             async with asyncio.timeout(self._seconds):
                 while self.channel is None:
@@ -74,7 +74,7 @@ class Link:
         return self.channel
 
     async def close(self) -> None:
-        """End the connection, and connect no more."""
+        """Close the connection and stop connecting."""
         self._closed = True
         self._ready.set()
         if self._task is not None:
@@ -100,7 +100,7 @@ class Link:
                 if str(e) != said:
                     said = str(e)
                     log.warning(
-                        "bookie %s cannot be reached and will be tried again: %s",
+                        "cannot connect to bookie %s, will try again: %s",
                         self._expected.bookieId,
                         e,
                     )
@@ -114,7 +114,7 @@ class Link:
 
     def _lost(self, channel: Channel, error: StorageError) -> None:
         if self.channel is not channel:
-            return  # it was never used, and who connects hears of it
+            return  # never used: the attempt to connect reports it
         self.channel = None
         self._ready.clear()
         if not self._closed:

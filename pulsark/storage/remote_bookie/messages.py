@@ -1,7 +1,7 @@
-"""What is in the frames: requests, answers and errors as values, and as bytes.
+"""The bodies of frames: requests, answers and errors, encoded and decoded.
 
-Every ``decode`` raises ``ProtocolError`` for bytes that are not what they should be, and makes
-nothing whose size the other side chose before it has checked that size.
+Every ``decode`` raises ``ProtocolError`` for invalid bytes. It checks a size that the peer chose
+before it allocates anything of that size.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CODES: dict[type[StorageError], int] = {
     CorruptEntryError: 6,
     StorageFullError: 7,
 }
-"""Codes of errors are spoken between versions: never reuse one. An unknown one is 1."""
+"""Error codes are shared between versions: never reuse one. Unknown errors are sent as 1."""
 _ERRORS = {code: error for error, code in _CODES.items()}
 _TEXT_BYTES_MAX = 4096
 _crc32c = google_crc32c.value
@@ -54,15 +54,15 @@ _crc32c = google_crc32c.value
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who a bookie is. From a broker: whom it expects; an empty field expects anything."""
+    """A bookie's identity; from a broker, the expected identity. An empty field matches any."""
 
     bookieId: str = ""
     instanceId: str = ""
-    """In hexadecimal digits."""
+    """Hexadecimal digits."""
     storeId: str = ""
     """The identity of the metadata store that knows the bookie's ledgers."""
     bodyBytesMax: int = 0
-    """From a bookie: the largest body that it takes."""
+    """The largest body that the bookie accepts; sent by the bookie."""
     version: int = PROTOCOL_VERSION
 
     def encode(self) -> bytes:
@@ -70,7 +70,7 @@ class Hello:
         return json.dumps(asdict(self)).encode()
 
     def mismatch(self, found: Hello) -> str:
-        """Why ``found`` is not what this one expects; empty if it is."""
+        """Why ``found`` is not the expected bookie; empty if it is."""
         if found.version != self.version:
             return f"the bookie speaks version {found.version}, the broker version {self.version}"
         for name in ("bookieId", "instanceId", "storeId"):
@@ -81,7 +81,7 @@ class Hello:
 
 
 def decode_hello(body: bytes) -> Hello:
-    """The inverse of ``Hello.encode``. Fields that only a later version has are left out."""
+    """The inverse of ``Hello.encode``. Fields of later versions are ignored."""
     try:
         found: Any = json.loads(body)
         hello = Hello(**{name: found[name] for name in asdict(Hello()) if name in found})
@@ -96,7 +96,7 @@ def decode_hello(body: bytes) -> Hello:
 
 
 def encode_ledger(ledger_id: int) -> bytes:
-    """Of a tail and a delete."""
+    """The body of a tail or delete request."""
     return _LEDGER.pack(ledger_id)
 
 
@@ -107,23 +107,23 @@ def decode_ledger(body: bytes) -> int:
 
 
 def encode_release(ledger_id: int, through: int) -> bytes:
-    """Of a release."""
+    """The body of a release request."""
     return _RELEASE.pack(ledger_id, through)
 
 
 def decode_release(body: bytes) -> tuple[int, int]:
-    """Ledger, and the last entry that is in the table."""
+    """The ledger, and its last entry that is in the table."""
     ledger_id, through = _unpack(_RELEASE, body)
     return ledger_id, through
 
 
 def encode_range(ledger_id: int, first: int, last: int, max_bytes: int = 0) -> bytes:
-    """Of a read and an excerpt."""
+    """The body of a read or excerpt request."""
     return _RANGE.pack(ledger_id, first, last, max_bytes)
 
 
 def decode_range(body: bytes) -> tuple[int, int, int, int]:
-    """Ledger, first entry, last entry, bytes at most."""
+    """Ledger, first entry, last entry, most bytes."""
     ledger_id, first, last, max_bytes = _unpack(_RANGE, body)
     return ledger_id, first, last, max_bytes
 
@@ -145,7 +145,7 @@ def encode_entries(entries: Sequence[tuple[int, bytes]]) -> list[bytes]:
 
 
 def decode_entries(body: bytes) -> list[tuple[int, bytes]]:
-    """The inverse of ``encode_entries``, in one piece."""
+    """The inverse of ``encode_entries``."""
     if len(body) < _COUNT.size:
         raise ProtocolError("a truncated answer to a read")
     (count,) = _COUNT.unpack_from(body)
@@ -156,7 +156,7 @@ def decode_entries(body: bytes) -> list[tuple[int, bytes]]:
     for entry_id, size, checksum in _ENTRY.iter_unpack(body[start:position]):
         payload = body[position : position + size]
         if len(payload) != size or _crc32c(payload) != checksum:
-            raise ProtocolError(f"entry {entry_id} was damaged on its way")
+            raise ProtocolError(f"entry {entry_id} was damaged in transit")
         entries.append((entry_id, payload))
         position += size
     return entries
@@ -183,9 +183,9 @@ def encode_error(error: BaseException) -> bytes:
 
 
 def decode_error(body: bytes) -> StorageError:
-    """The error to raise. One that is not known here is a ``StorageError``."""
+    """The error to raise; an unknown code is a ``StorageError``."""
     kind = _ERRORS.get(body[0], StorageError) if body else StorageError
-    return kind(body[1:].decode(errors="replace") or "the bookie did not say why")
+    return kind(body[1:].decode(errors="replace") or "the bookie gave no reason")
 
 
 def _unpack(layout: struct.Struct, body: bytes) -> tuple[int, ...]:

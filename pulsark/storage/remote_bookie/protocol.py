@@ -1,7 +1,7 @@
 """Frames between a broker and a bookie process: bytes in, frames out.
 
 A frame is a head of 16 bytes and a body. The head, little-endian, has the size of the body, the
-type, flags, two bytes of nothing, and the number of the request; an answer has its request's
+type, flags, two unused bytes, and the number of the request; an answer repeats its request's
 number. ``docs/formats/bookie-protocol.md`` draws it.
 """
 
@@ -22,10 +22,10 @@ HEAD_SIZE = _HEAD.size
 
 
 class FrameType(IntEnum):
-    """What a frame says. Values are spoken between versions: never reuse one."""
+    """The type of a frame. Values are shared between versions: never reuse one."""
 
     HELLO = 1
-    """The first one of each side: who it is, or whom it wants to speak to."""
+    """The first frame of each side: the bookie's identity, or the one a broker expects."""
     ADD = 2
     TAIL = 3
     READ = 4
@@ -37,24 +37,24 @@ class FrameType(IntEnum):
     EXCERPT = 9
 
     ADDED = 64
-    """Every add with this number or a lower one, if it was not answered before, is durable."""
+    """All unanswered adds up to this number are durable."""
     ANSWER = 65
     ERROR = 66
 
 
 class Flag(IntFlag):
-    """What is special about a request."""
+    """Options of a request."""
 
     RECOVERY = 1
-    """An add that a fence does not stop."""
+    """An add that is accepted on a fenced ledger."""
     RESERVE = 2
-    """An add that may use the space kept back."""
+    """An add that may use the reserved disk space."""
     FENCE = 4
-    """A tail that is answered after the fence is durable."""
+    """Fence the ledger; the tail is answered once the fence is durable."""
 
 
 class Frame(NamedTuple):
-    """One frame. ``kind`` is a ``FrameType`` unless the other side is of a later version."""
+    """One frame. ``kind`` is a ``FrameType`` unless the peer has a later version."""
 
     kind: int
     flags: int
@@ -68,17 +68,17 @@ def frame_head(kind: int, number: int, size: int, flags: int = 0) -> bytes:
 
 
 class FrameReader:
-    """Cuts what arrives into frames. It holds no more than one frame of the largest size."""
+    """Cuts a stream into frames. It buffers at most one frame of the largest size."""
 
     def __init__(self, body_bytes_max: int) -> None:
         self.body_bytes_max = body_bytes_max
-        """A larger body is refused as soon as its head is there."""
+        """A larger body is refused when its head arrives."""
         self._pieces: list[bytes] = []
         self._held = 0
         self._needed = HEAD_SIZE
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are whole now; ``ProtocolError`` at one that is too large."""
+        """The frames that are now complete; ``ProtocolError`` if one is too large."""
         self._pieces.append(data)
         self._held += len(data)
         if self._held < self._needed:
@@ -98,7 +98,7 @@ class FrameReader:
                 self._needed = after - position
                 break
             body = data[position + HEAD_SIZE : after]
-            # Before the frame is given away: what its taker allows holds for the next one.
+            # Before the yield: the receiver of this frame may change the limit for the next one.
             position = after
             yield Frame(kind, flags, number, body)
         if position < end:

@@ -1,4 +1,4 @@
-"""``RemoteBookie``: what a broker has of a bookie in another process."""
+"""``RemoteBookie``: a broker's view of a bookie in another process."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 
 class RemoteBookie:
-    """Implements ``bookie.Bookie``. Make one with ``connect``.
+    """Implements ``bookie.Bookie``. Create one with ``connect``.
 
-    While the bookie is away an append fails at once, because a later one that succeeded would leave
-    a hole; everything else is asked again when it is back, for a while. All of that is idempotent.
+    While the bookie is absent, an append fails at once: if it waited and a later one succeeded
+    first, the ledger would have a hole. Other requests are idempotent and are retried for a while.
     """
 
     def __init__(self, hello: Hello, writes: Link, reads: Link, seconds: float) -> None:
@@ -56,9 +56,9 @@ class RemoteBookie:
     async def connect(
         cls, connect: Connect, expected: Hello, *, seconds: float = 30.0
     ) -> RemoteBookie:
-        """Find the bookie, and keep to the instance that was found.
+        """Connect, and accept only the instance found now; ``StorageError`` if there is none.
 
-        ``seconds``: the longest time without an answer. ``StorageError`` if it is not there.
+        ``seconds``: the longest time to wait for an answer.
         """
         first = Link(connect, expected, seconds)
         first.open()
@@ -80,7 +80,7 @@ class RemoteBookie:
         return bookie
 
     async def close(self) -> None:
-        """Leave the bookie; it goes on."""
+        """Disconnect; the bookie goes on."""
         await self._writes.close()
         await self._reads.close()
 
@@ -90,27 +90,27 @@ class RemoteBookie:
 
     @property
     def instance_id(self) -> bytes:
-        """Of the bookie that was found: another one with its name is never written to."""
+        """The instance that ``connect`` found. Another one of its name is never written to."""
         return bytes.fromhex(self._hello.instanceId)
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that were sent or wait to be, and are not yet durable."""
+        """Bytes sent or queued that are not durable yet."""
         channel = self._writes.channel
         return 0 if channel is None else channel.pending_bytes
 
     def follow(self, store: MetadataStore) -> None:
-        """Let the bookie keep the marks of a metadata store.
+        """Send the marks of a metadata store to the bookie.
 
-        Each comes ahead of everything that is asked for once this process knows of the change; and
-        if another process made the change, ahead of what cannot be undone.
+        A mark is sent before any request made after this process knows of the change. If another
+        process made the change, it is sent before any request that cannot be undone.
         """
         self._store = store
         store.on_commit(self.note_mark)
         self.note_mark(store.mark)
 
     def note_mark(self, mark: int) -> None:
-        """As of ``EmbeddedBookie``: ahead of everything that is asked for from now on."""
+        """As in ``EmbeddedBookie``: send a mark before any later request."""
         if mark <= self._mark:
             return
         self._mark = mark
@@ -156,7 +156,7 @@ class RemoteBookie:
             error = StorageError(
                 f"bookie {self.bookie_id} is too slow: {channel.pending_bytes} bytes wait for it"
             )
-            # Those before it are on their way, and must not be answered after it.
+            # Earlier appends are under way, and must be answered before this one.
             channel.fail(error)
         else:
             channel.add((meta, *run.payloads), size, flags, done)
@@ -188,7 +188,7 @@ class RemoteBookie:
             return None
 
     async def tail(self, ledger_id: int, *, fence: bool) -> LedgerTail:
-        # By way of the appends: it sees what was appended before it.
+        # Over the connection of appends, so that it sees all earlier ones.
         flags = Flag.FENCE if fence else 0
         body = encode_ledger(ledger_id)
         return await self._ask(self._writes, FrameType.TAIL, body, decode_tail, flags)
@@ -208,7 +208,7 @@ class RemoteBookie:
     async def _ask(
         self, link: Link, kind: FrameType, body: bytes, decode: Callable[[bytes], T], flags: int = 0
     ) -> T:
-        """Ask until there is an answer; a connection that ends in between is made again."""
+        """Repeat a request until it is answered, over a new connection if one breaks."""
         try:
             async with asyncio.timeout(self._seconds):
                 while True:
@@ -228,7 +228,7 @@ class RemoteBookie:
 
 
 def _parts(run: EntryRun, bytes_max: int) -> list[EntryRun]:
-    """The run in parts of about ``bytes_max`` at most, but of one entry at least."""
+    """Cut a run into parts of at most about ``bytes_max``, each with at least one entry."""
     if sum(map(len, run.payloads)) + TABLE_ENTRY * len(run.payloads) <= bytes_max:
         return [run]
     parts: list[EntryRun] = []
@@ -254,7 +254,7 @@ def _part(run: EntryRun, start: int, end: int) -> EntryRun:
 
 
 def _last_of(count: int, done: Done) -> Done:
-    """``done`` with the first error of ``count`` parts, when the last one is answered."""
+    """Calls ``done`` with the first error of ``count`` parts once all are answered."""
     left, first = count, None
 
     def answered(error: BaseException | None) -> None:

@@ -1,7 +1,7 @@
-"""One connection of a broker, as the bookie's process serves it.
+"""The bookie's side of one connection.
 
-The server owns all that runs here: a release or a fence goes on when its connection is
-gone, and only its answer is dropped.
+The server owns all tasks: when a connection ends, a release or a fence goes on, and only its answer
+is dropped.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ HELLO_SECONDS: Final = 10.0
 
 
 class ServedConnection(asyncio.Protocol):
-    """Made by ``BookieServer`` for each connection."""
+    """Created by ``BookieServer`` for each connection."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ServedConnection(asyncio.Protocol):
         start: Callable[[Coroutine[Any, Any, None]], object],
         ended: Callable[[ServedConnection], None],
     ) -> None:
-        """``start`` runs a coroutine to its end, whatever becomes of the connection."""
+        """``start`` runs a coroutine to its end even if the connection closes."""
         self._bookie = bookie
         self._hello = hello
         self._start = start
@@ -71,15 +71,13 @@ class ServedConnection(asyncio.Protocol):
         self._calls = 0
         self._unanswered_bytes = 0
         self._added = self._told = 0
-        """Numbers of the last add that is durable, and of the last one that was told."""
+        """Numbers of the last durable add, and of the last acknowledged one."""
         self._telling = False
 
     def close(self) -> None:
         """End the connection at once."""
         if self._transport is not None:
             self._transport.abort()
-
-    # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -99,7 +97,7 @@ class ServedConnection(asyncio.Protocol):
                 else:
                     self._greet(frame)
         except (ProtocolError, BadRecordError) as e:
-            log.warning("bookie %s closes a connection: %s", self._bookie.bookie_id, e)
+            log.warning("bookie %s: closing a broker's connection: %s", self._bookie.bookie_id, e)
             self._write(FrameType.ERROR, 0, (encode_error(StorageError(str(e))),))
             if self._transport is not None:
                 self._transport.close()
@@ -150,7 +148,7 @@ class ServedConnection(asyncio.Protocol):
             return
         self._added = number
         if not self._telling:
-            # All adds of a group are answered in one turn of the loop.
+            # The adds of a group become durable in one turn of the loop: one answer for all.
             self._telling = True
             self._loop.call_soon(self._tell)
 
@@ -191,7 +189,7 @@ class ServedConnection(asyncio.Protocol):
             self._calls -= 1
             self._hold()
 
-    # Writing, and not reading more than can be held.
+    # Writing and back-pressure.
 
     def _write(self, kind: FrameType, number: int, pieces: Sequence[bytes]) -> None:
         if self._transport is not None:

@@ -1,4 +1,4 @@
-"""Serves an embedded bookie to the processes of its user on this machine."""
+"""Serves an embedded bookie to other processes of the same user on this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class BookieServer:
-    """Accepts connections, and runs what they asked for to its end."""
+    """Accepts connections, and completes their requests even if they close."""
 
     def __init__(self, bookie: EmbeddedBookie, store_id: str, *, entry_bytes_max: int) -> None:
         """``store_id``: the identity of the metadata store that knows the bookie's ledgers."""
@@ -43,7 +43,7 @@ class BookieServer:
         """Accept connections at ``path``, which only this user may open."""
         listening = socket.socket(socket.AF_UNIX)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # of a process that died
+            os.unlink(path)  # left by a process that died
         before = os.umask(0o177)
         try:
             listening.bind(path)
@@ -53,13 +53,13 @@ class BookieServer:
         self._server = await loop.create_unix_server(self._accept, sock=listening)
 
     async def left(self) -> None:
-        """Return once no connection is left."""
+        """Wait until all connections have closed."""
         while self._connections:
             self._leaving = asyncio.get_running_loop().create_future()
             await self._leaving
 
     async def close(self) -> None:
-        """End all connections, then wait for what they asked for."""
+        """Close all connections, then wait for the requests under way."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
@@ -76,7 +76,7 @@ class BookieServer:
     def _accept(self) -> asyncio.Protocol:
         if len(self._connections) >= BOOKIE_CONNECTIONS_MAX:
             log.error(
-                "bookie %s has %d connections and refuses another",
+                "bookie %s already has %d connections; refusing another one",
                 self._bookie.bookie_id,
                 BOOKIE_CONNECTIONS_MAX,
             )
