@@ -102,8 +102,15 @@ def grown(data: Path, older: Path, *args: str, sealed_before: bool) -> None:
         publish(broker, 30, 5)
 
 
-@pytest.mark.parametrize("bookies", [(), ("--bookies", "3")])
-@pytest.mark.parametrize("sealed_before", [True, False])
+@pytest.mark.parametrize(
+    ("bookies", "sealed_before"),
+    [
+        ((), True),
+        (("--bookies", "3"), False),
+        pytest.param((), False, marks=pytest.mark.chaos),
+        pytest.param(("--bookies", "3"), True, marks=pytest.mark.chaos),
+    ],
+)
 def test_what_the_table_has_comes_back(
     tmp_path: Path, bookies: tuple[str, ...], *, sealed_before: bool
 ) -> None:

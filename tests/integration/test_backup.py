@@ -73,7 +73,7 @@ def read(standalone: Standalone, topic: str) -> list[int]:
         return found
 
 
-@pytest.mark.parametrize("bookies", [1, 3])
+@pytest.mark.parametrize("bookies", [pytest.param(1, marks=pytest.mark.chaos), 3])
 def test_a_backup_while_messages_are_published(tmp_path: Path, bookies: int) -> None:
     flags = ("--bookies", str(bookies))
     original = Standalone(tmp_path / "data", *flags, env=SEALING).start()

@@ -217,7 +217,7 @@ def publish_and_kill(
 
 
 @pytest.mark.feature("F70", "F82", "F84")
-@pytest.mark.parametrize("bookies", [1, 3])
+@pytest.mark.parametrize("bookies", [pytest.param(1, marks=pytest.mark.chaos), 3])
 def test_nothing_confirmed_is_lost_over_five_kills(tmp_path: Path, bookies: int) -> None:
     with Standalone(tmp_path / "data", "--bookies", str(bookies)) as standalone:
         kill_while_publishing(standalone)
