@@ -20,6 +20,7 @@ PARTS = (
     "compare --v5",
     "security",
     "publish_rates",
+    "scaling",
     "sealing",
     "spark_write",
     "spark_sealed",
