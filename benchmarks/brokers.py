@@ -71,6 +71,10 @@ class Broker(ABC):
         """Empty the home directory and start. Returns at once; the broker is not yet ready."""
         shutil.rmtree(self.home, ignore_errors=True)
         self.home.mkdir(parents=True)
+        self.again()
+
+    def again(self) -> None:
+        """Start over what is in the home directory. Returns at once."""
         command = self._command()
         with (self.home / "broker.log").open("wb") as log:
             self._process = subprocess.Popen(

@@ -1,0 +1,208 @@
+"""A million topics in the metadata store: ``python -m benchmarks.million_topics [--check]``.
+
+Their records are written into the file of a standalone that has stopped, as it would have written
+them; then it starts again. Measured are the time until it answers, how long lookups of topics take
+that nobody has touched, what a topic costs in memory that was loaded once and unloaded, and how
+long another client's PING waits while the chores of the first minute run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sqlite3
+import sys
+import tempfile
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.brokers import Pulsark
+from benchmarks.fairness import Client, Command, Pings, Waits, started
+from benchmarks.goals import Goal, add_check, exit_code
+from benchmarks.usage import processor_seconds, resident_bytes
+from pulsark.dispatch.loop.garbage import GROWTH_BYTES, LOOK_SECONDS
+from pulsark.metadata.paths import managed_ledger_path
+from pulsark.metadata.sqlite_file import checksum
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.topic_name import TopicName
+
+NAMESPACE = "public/million"
+BUNDLES = 64
+READY_SECONDS = 10.0
+LOOKUP_P99_SECONDS = 0.005
+UNLOADED_BYTES = 300.0
+PING_P99_SECONDS = 0.050
+SEED = 1
+ROUND = 3000
+"""Topics that are unloaded together."""
+
+
+def name_of(number: int) -> str:
+    """Of a topic."""
+    return f"persistent://{NAMESPACE}/topic-{number:07d}"
+
+
+def prepare(broker: Pulsark, topics: int) -> None:
+    """A stopped standalone with so many topics in its metadata."""
+    started(broker)
+    call(broker, "PUT", f"namespaces/{NAMESPACE}", {"bundles": {"numBundles": BUNDLES}})
+    client = Client(broker.port)
+    client.send(produce(0, 1))
+    client.take(Command.PRODUCER_SUCCESS)
+    client.socket.close()
+    broker.end()
+    file = sqlite3.connect(broker.home / "data" / "metadata.db")
+    with file:
+        rows = records(managed_ledger_path(TopicName.parse(name_of(0))), topics)
+        file.executemany("INSERT INTO node VALUES (?, ?, ?, 0, 0, ?)", rows)
+    file.close()
+
+
+def records(path: str, topics: int) -> Iterator[tuple[str, str, bytes, int]]:
+    """Those of the managed ledgers of all topics but the first, whose path is given."""
+    parent, _, first = path.rpartition("/")
+    for number in range(1, topics):
+        name = name_of(number).rpartition("/")[2]
+        assert len(name) == len(first)
+        record = {
+            "version": 1,
+            "topicId": uuid.UUID(int=number).hex,
+            "createdMs": 1_700_000_000_000 + number,
+            "state": "OPEN",
+            "ledgers": [],
+            "trimmed": [-1, -1],
+            "removing": [],
+            "properties": {},
+        }
+        value = json.dumps(record, separators=(",", ":")).encode()
+        yield parent, name, value, checksum(parent, name, value, 0, 0)
+
+
+def call(broker: Pulsark, method: str, path: str, body: object = None) -> None:
+    """One call of the admin API."""
+    content = None if body is None else json.dumps(body).encode()
+    headers = {"content-type": "application/json"}
+    url = f"{broker.admin_url}/admin/v2/{path}"
+    request = urllib.request.Request(url, content, headers, method=method)
+    urllib.request.urlopen(request, timeout=120).close()
+
+
+def produce(number: int, producer_id: int) -> pb.BaseCommand:
+    """Open a producer on a topic."""
+    command = Command(type=Command.PRODUCER)
+    request = command.producer
+    request.topic, request.producer_id, request.request_id = name_of(number), producer_id, 1
+    return command
+
+
+def look_up(client: Client, number: int) -> float:
+    """How long it takes."""
+    command = Command(type=Command.LOOKUP)
+    command.lookupTopic.topic, command.lookupTopic.request_id = name_of(number), number
+    begun = time.monotonic()
+    client.send(command)
+    client.take(Command.LOOKUP_RESPONSE)
+    return time.monotonic() - begun
+
+
+def unload_each(broker: Pulsark, numbers: Sequence[int]) -> None:
+    """Open a producer on each topic, close it, and unload the namespace."""
+    client = Client(broker.port)
+    for number in numbers:
+        client.send(produce(number, number))
+        client.take(Command.PRODUCER_SUCCESS)
+    client.socket.close()
+    call(broker, "PUT", f"namespaces/{NAMESPACE}/unload")
+
+
+def collected(broker: Pulsark, number: int) -> tuple[int, int]:
+    """The memory after the next collection of garbage, and the number of the next topic.
+
+    What is left of unloaded topics are cycles, which the broker collects once they are many.
+    """
+    low = high = resident_bytes(broker.pid)
+    while high - low < GROWTH_BYTES:
+        unload_each(broker, range(number, number + ROUND))
+        number += ROUND
+        high = max(high, resident_bytes(broker.pid))
+    end = time.monotonic() + 6 * LOOK_SECONDS
+    while high - resident_bytes(broker.pid) < GROWTH_BYTES / 4:
+        if time.monotonic() > end:
+            raise RuntimeError(f"the broker keeps {high >> 20} MiB")
+        time.sleep(0.5)
+    return resident_bytes(broker.pid), number
+
+
+def measure(chosen: argparse.Namespace, home: Path) -> list[Goal]:
+    """All of it, in one run."""
+    broker = Pulsark(home / "broker")
+    print(f"writing {chosen.topics:,} topics", flush=True)
+    prepare(broker, chosen.topics)
+    begun = time.monotonic()
+    broker.again()
+    client = _first_client(broker)
+    ready = time.monotonic() - begun
+    try:
+        print(f"ready after {ready:.1f} s, {resident_bytes(broker.pid) >> 20} MiB", flush=True)
+        rng = random.Random(SEED)
+        for number in rng.sample(range(chosen.topics), BUNDLES * 8):  # claims all bundles
+            look_up(client, number)
+        before = resident_bytes(broker.pid)
+        lookups = [look_up(client, n) for n in rng.sample(range(chosen.topics), chosen.lookups)]
+        print(f"lookups: {shown(Waits.of(lookups))}", flush=True)
+        looked_up = resident_bytes(broker.pid) - before
+        print(f"they took {looked_up / chosen.lookups:,.0f} bytes each", flush=True)
+        first, begun_at = collected(broker, 0)
+        last, ended_at = collected(broker, begun_at)
+        unloaded = (last - first) / (ended_at - begun_at)
+        print(f"{ended_at - begun_at:,} more were loaded and unloaded", flush=True)
+        used, begun = processor_seconds(broker.pid), time.monotonic()
+        waits = Pings(broker.port).run(chosen.seconds)
+        used, took = processor_seconds(broker.pid) - used, time.monotonic() - begun
+        print(f"chores: {used / took:.1%} of a core; PING: {shown(waits)}", flush=True)
+        broker.check()
+    finally:
+        broker.stop()
+    return [
+        Goal("seconds until a broker is ready", ready, "at most", READY_SECONDS),
+        Goal("lookup p99, s", Waits.of(lookups).p99, "at most", LOOKUP_P99_SECONDS),
+        Goal("bytes of a topic that was unloaded", unloaded, "at most", UNLOADED_BYTES),
+        Goal("PING p99 beside the chores, s", waits.p99, "at most", PING_P99_SECONDS),
+    ]
+
+
+def _first_client(broker: Pulsark) -> Client:
+    while True:
+        broker.check()
+        try:
+            return Client(broker.port)
+        except (OSError, EOFError):
+            time.sleep(0.05)
+
+
+def shown(waits: Waits) -> str:
+    """In milliseconds."""
+    return (
+        f"p50 {1e3 * waits.median:.2f} ms, p99 {1e3 * waits.p99:.2f} ms, "
+        f"longest {1e3 * waits.longest:.1f} ms"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--topics", type=int, default=1_000_000)
+    parser.add_argument("--lookups", type=int, default=5_000)
+    parser.add_argument("--seconds", type=float, default=60.0, help="for which chores are watched")
+    add_check(parser)
+    chosen = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="pulsark-million-") as home:
+        return exit_code(measure(chosen, Path(home)), chosen.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
