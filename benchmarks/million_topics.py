@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
+import signal
 import sqlite3
 import sys
 import tempfile
@@ -24,7 +26,6 @@ from benchmarks.brokers import Pulsark
 from benchmarks.fairness import Client, Command, Pings, Waits, started
 from benchmarks.goals import Goal, add_check, exit_code
 from benchmarks.usage import processor_seconds, resident_bytes
-from pulsark.dispatch.loop.garbage import GROWTH_BYTES, LOOK_SECONDS
 from pulsark.metadata.paths import managed_ledger_path
 from pulsark.metadata.sqlite_file import checksum
 from pulsark.wire import pulsar_pb2 as pb
@@ -39,6 +40,21 @@ PING_P99_SECONDS = 0.050
 SEED = 1
 ROUND = 3000
 """Topics that are unloaded together."""
+COLLECT_SECONDS = 3.0
+COLLECTING = """
+import gc, signal
+from pulsark.cli import main
+signal.signal(signal.SIGUSR1, lambda *_: gc.collect())
+main()
+"""
+
+
+class Collecting(Pulsark):
+    """It collects garbage when it is told to."""
+
+    def _command(self) -> list[str]:
+        python, _, _, *arguments = super()._command()
+        return [python, "-c", COLLECTING, *arguments]
 
 
 def name_of(number: int) -> str:
@@ -119,27 +135,16 @@ def unload_each(broker: Pulsark, numbers: Sequence[int]) -> None:
     call(broker, "PUT", f"namespaces/{NAMESPACE}/unload")
 
 
-def collected(broker: Pulsark, number: int) -> tuple[int, int]:
-    """The memory after the next collection of garbage, and the number of the next topic.
-
-    What is left of unloaded topics are cycles, which the broker collects once they are many.
-    """
-    low = high = resident_bytes(broker.pid)
-    while high - low < GROWTH_BYTES:
-        unload_each(broker, range(number, number + ROUND))
-        number += ROUND
-        high = max(high, resident_bytes(broker.pid))
-    end = time.monotonic() + 6 * LOOK_SECONDS
-    while high - resident_bytes(broker.pid) < GROWTH_BYTES / 4:
-        if time.monotonic() > end:
-            raise RuntimeError(f"the broker keeps {high >> 20} MiB")
-        time.sleep(0.5)
-    return resident_bytes(broker.pid), number
+def collected(broker: Pulsark) -> int:
+    """Its memory, without garbage that it would collect once there is much of it."""
+    os.kill(broker.pid, signal.SIGUSR1)
+    time.sleep(COLLECT_SECONDS)
+    return resident_bytes(broker.pid)
 
 
 def measure(chosen: argparse.Namespace, home: Path) -> list[Goal]:
     """All of it, in one run."""
-    broker = Pulsark(home / "broker")
+    broker = Collecting(home / "broker")
     print(f"writing {chosen.topics:,} topics", flush=True)
     prepare(broker, chosen.topics)
     begun = time.monotonic()
@@ -156,10 +161,13 @@ def measure(chosen: argparse.Namespace, home: Path) -> list[Goal]:
         print(f"lookups: {shown(Waits.of(lookups))}", flush=True)
         looked_up = resident_bytes(broker.pid) - before
         print(f"they took {looked_up / chosen.lookups:,.0f} bytes each", flush=True)
-        first, begun_at = collected(broker, 0)
-        last, ended_at = collected(broker, begun_at)
-        unloaded = (last - first) / (ended_at - begun_at)
-        print(f"{ended_at - begun_at:,} more were loaded and unloaded", flush=True)
+        for first in (0, ROUND):  # what the first ones load: modules and pools of memory
+            unload_each(broker, range(first, first + ROUND))
+            before = collected(broker)
+        for first in range(2 * ROUND, (2 + chosen.unloaded) * ROUND, ROUND):
+            unload_each(broker, range(first, first + ROUND))
+            after = collected(broker)
+        unloaded = (after - before) / (chosen.unloaded * ROUND)
         used, begun = processor_seconds(broker.pid), time.monotonic()
         waits = Pings(broker.port).run(chosen.seconds)
         used, took = processor_seconds(broker.pid) - used, time.monotonic() - begun
@@ -197,6 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--topics", type=int, default=1_000_000)
     parser.add_argument("--lookups", type=int, default=5_000)
+    parser.add_argument("--unloaded", type=int, default=5, help=f"rounds of {ROUND} topics each")
     parser.add_argument("--seconds", type=float, default=60.0, help="for which chores are watched")
     add_check(parser)
     chosen = parser.parse_args(arguments)
