@@ -300,6 +300,13 @@ class Settings(PolicySettings):
     defaultNumberOfNamespaceBundles: int = setting(
         4, "count", "Bundles of a namespace that is created without saying how many", ge=1, le=1024
     )
+    defaultNamespaceBundleSplitAlgorithm: str = setting(
+        "range_equally_divide",
+        "",
+        "Where a bundle is cut that is split: range_equally_divide (in its middle) or "
+        "topic_count_equally_divide (as many topics on both sides)",
+        choices=("range_equally_divide", "topic_count_equally_divide"),
+    )
     forceDeleteTenantAllowed: bool = setting(
         False, "", "A tenant may be deleted together with its namespaces (force=true)"
     )

@@ -36,6 +36,7 @@ from pulsark.dispatch.tables.sealing import Sealing
 from pulsark.dispatch.tables.table_retention import TableRetention
 from pulsark.dispatch.topics.assigned_bundles import AssignedBundles
 from pulsark.dispatch.topics.bundle_release import BundleRelease
+from pulsark.dispatch.topics.bundle_split import BundleSplit
 from pulsark.dispatch.topics.catalog import TopicCatalog
 from pulsark.dispatch.topics.consumer_admission import Subscribing
 from pulsark.dispatch.topics.creation import TopicCreation
@@ -252,6 +253,18 @@ class Broker:
         )
         self.isolation_moves = IsolationMoves(
             self.registry, self.ownership, self.candidates, self.isolation, self.bundle_release
+        )
+        self.bundle_split = BundleSplit(
+            settings,
+            self.runtime,
+            metadata,
+            resources.namespaces,
+            self.ownership,
+            self.registry,
+            self.storage,
+            self.cursor_logs,
+            self.catalog,
+            self.bundle_release,
         )
         self.policy_updates = PolicyUpdates(
             settings, metadata, resources, self.policy_source, self.topics

@@ -161,6 +161,23 @@ class Namespaces:
 
         await records.change(self._store, policies_path(name), apply, f"Namespace {name}")
 
+    async def split(self, name: str, bundle: str, edges: Sequence[int]) -> Put | None:
+        """What cuts a bundle of a namespace at ``edges``, which are inside; to be committed.
+
+        ``None`` if there is no such bundle. ``InvalidResourceError`` if there were too many then.
+        """
+        path = policies_path(name)
+        found = await self._store.get(path)
+        if found is None:
+            return None
+        record = records.decode(found)
+        namespace = _namespace(name, record)
+        if bundle not in namespace.bundles:
+            return None
+        inner = (f"0x{edge:08x}" for edge in edges)
+        boundaries = check_boundaries(sorted({*namespace.bundle_boundaries, *inner}))
+        return Put(path, records.encode({**record, "boundaries": list(boundaries)}), found.version)
+
     async def begin_delete(self, name: str) -> None:
         """Hide the namespace, so that no more topics can be created in it."""
         await self.update(name, lambda old: old)  # raises if it is absent

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
+from itertools import pairwise
 
 from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.dispatch.topics.lookup import LookupResult
@@ -141,6 +142,7 @@ class Brokers:
             TopicName.parse(f"persistent://public/default/t{number}") for number in range(topics)
         ]
         self.confirmed: dict[TopicName, dict[tuple[int, int], bytes]] = {n: {} for n in self.topics}
+        self.acknowledged: dict[TopicName, set[tuple[int, int]]] = {n: set() for n in self.topics}
         self._number = 0
         self._places = number
 
@@ -228,17 +230,48 @@ class Brokers:
             finally:
                 client.hang_up()
 
+    async def acknowledge(self, place: int, name: TopicName) -> None:
+        """Some of what there is, by a consumer of its own."""
+        with suppress(PulsarkError, TimeoutError):
+            client = Client(self.nodes[self.place_of((await self.ask(place, name))[1])])
+            try:
+                if await client.subscribe(str(name), "work") != 0:
+                    return
+                await asyncio.sleep(0.01)
+                for each in (await client.deliveries())[:3]:
+                    found = each.message.message_id
+                    position = found.ledgerId, found.entryId
+                    command = client.ack_command(position)
+                    command.ack.request_id = 1_000_000
+                    client.send(command)
+                    answer = await client.take(Command.ACK_RESPONSE, seconds=30)
+                    if not answer.ackResponse.HasField("error"):
+                        self.acknowledged[name].add(position)
+            finally:
+                client.hang_up()
+
+    async def split(self, place: int, name: TopicName, *, keep: bool) -> None:
+        """Have a bundle split by its broker, if there is room for a few more."""
+        with suppress(PulsarkError):
+            broker = self.nodes[self.place_of((await self.ask(place, name))[1])].broker
+            bundle = await broker.ownership.bundle_named(name)
+            algorithm = self.rng.choice(("range_equally_divide", "topic_count_equally_divide"))
+            edges = await broker.bundle_split.edges(bundle, algorithm)
+            if edges:
+                await broker.bundle_split.split(bundle, edges, keep=keep)
+
     # -- what is checked ---
 
     def check_owners(self) -> None:
-        """No bundle is two brokers' at any moment."""
-        owners: dict[str, list[int]] = {}
-        for place, node in enumerate(self.nodes):
-            for bundle in node.broker.ownership.owned():
-                if node.broker.ownership.has(bundle):
-                    owners.setdefault(bundle, []).append(place)
-        for bundle, places in owners.items():
-            assert len(places) == 1, f"{bundle} is of {places}"
+        """No topic is two brokers' at any moment, or in two bundles."""
+        owned = sorted(
+            (*(int(edge, 16) for edge in bundle.rpartition("/")[2].split("_")), place)
+            for place, node in enumerate(self.nodes)
+            for bundle in node.broker.ownership.owned()
+            if node.broker.ownership.has(bundle)
+        )
+        for (_, high, place), (low, _, other) in pairwise(owned):
+            assert high <= low, f"what is after {low:#x} is of {place} and {other}"
 
     async def check(self) -> None:
         """Once all faults are over: all brokers say the same, and nothing confirmed is gone."""
@@ -274,4 +307,11 @@ class Brokers:
         }
         expected = self.confirmed[name]
         assert {place: found.get(place) for place in expected} == expected, f"{name} has lost some"
+        assert await client.subscribe(str(name), "work", consumer_id=2) == 0
+        await asyncio.sleep(1)
+        again = {
+            (each.message.message_id.ledgerId, each.message.message_id.entryId)
+            for each in await client.deliveries()
+        }
+        assert not again & self.acknowledged[name], f"{name} forgets what was acknowledged"
         client.hang_up()

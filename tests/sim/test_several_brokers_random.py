@@ -62,9 +62,13 @@ async def step(brokers: Brokers) -> None:
     name = rng.choice(brokers.topics)
     node = brokers.nodes[place]
     happens = rng.random()
-    if happens < 0.6:
-        await brokers.publish(place, name, blindly=happens < 0.15)
-    elif happens < 0.75:
+    if happens < 0.45:
+        await brokers.publish(place, name, blindly=happens < 0.12)
+    elif happens < 0.6:
+        await brokers.acknowledge(place, name)
+    elif happens < 0.67:
+        await brokers.split(place, name, keep=happens < 0.64)
+    elif happens < 0.77:
         bundle = await node.broker.ownership.bundle_named(name)
         to = rng.choice(("", *(other for other in node.broker.registry.live)))
         await node.broker.bundle_release.release(bundle, to)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from fastapi import Request
@@ -15,6 +16,7 @@ from pulsark.admin.http.requests import BrokerOf, NamespaceOf, done, flag, value
 from pulsark.admin.http.spreading import Part, failure
 from pulsark.admin.pulsar.policies import existing_namespace
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.brokers.splitting import ALGORITHMS, POSITIONS_MAX
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.security.operations import NamespaceOperation as N
 from pulsark.wire.hashes import bundle_hash
@@ -84,10 +86,42 @@ async def unload_bundle(
 
 
 @router.put(_ONE + "/split", needs=superuser, at=OWNER_OF_BUNDLE)
-async def split_bundle(name: NamespaceOf, bundle: str, broker: BrokerOf) -> Response:
-    """Refused: there is one broker, and nothing to be gained."""
-    await checked_bundle(broker, name, bundle)
-    raise fail(501, "Bundles are not split: there is one broker, which serves all of them")
+async def split_bundle(
+    name: NamespaceOf, bundle: str, request: Request, broker: BrokerOf
+) -> Response:
+    """Cut a bundle; its broker has the parts, or with ``unload`` who is chosen for each.
+
+    ``splitAlgorithmName`` says where it is cut; a body of numbers is for
+    ``specified_positions_divide``. 412 if it cannot be cut there.
+    """
+    wanted = f"{name}/{await checked_bundle(broker, name, bundle)}"
+    algorithm = request.query_params.get("splitAlgorithmName") or (
+        broker.settings.defaultNamespaceBundleSplitAlgorithm
+    )
+    if algorithm not in ALGORITHMS:
+        raise fail(412, f"{algorithm[:100]} is none of the algorithms {', '.join(ALGORITHMS)}")
+    positions = _split_at(await request.body())
+    edges = await broker.bundle_split.edges(wanted, algorithm, positions)
+    if not edges:
+        raise fail(412, f"{algorithm} finds no place to cut the bundle {bundle}")
+    await broker.bundle_split.split(wanted, edges, keep=not flag(request, "unload"))
+    return done()
+
+
+def _split_at(body: bytes) -> list[int]:
+    if not body.strip():
+        return []
+    try:
+        found = json.loads(body)
+    except ValueError as error:
+        raise fail(400, "The body is not JSON") from error
+    if not found:
+        return []
+    if not isinstance(found, list) or not all(type(each) is int for each in found):
+        raise fail(400, "The places of a split are a list of numbers")
+    if len(found) > POSITIONS_MAX:
+        raise fail(412, f"A bundle is split at up to {POSITIONS_MAX} places at once")
+    return found
 
 
 @router.get(

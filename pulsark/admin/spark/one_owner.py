@@ -11,7 +11,9 @@ from pulsark.errors import ClientError, ServerError, StorageError
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
+
+    from pulsark.metadata.changes import Check
 
 
 async def check_here(broker: Broker, topic: TopicName, what: str) -> list[TopicName]:
@@ -42,9 +44,14 @@ async def all_here(broker: Broker, topic: TopicName, what: str) -> AsyncIterator
     if broker.other_brokers() is None:
         yield
         return
-    before = [await broker.ownership.held(name) for name in names]
+    before = await _claims(broker, names)
     yield
-    if before != [await broker.ownership.held(name) for name in names]:
+    if before != await _claims(broker, names):
         raise StorageError(
             f"{what}: a partition of {topic.base} moved to another broker meanwhile; do it again"
         )
+
+
+async def _claims(broker: Broker, names: Iterable[TopicName]) -> list[Check | None]:
+    ownership = broker.ownership
+    return [ownership.guard_of(await ownership.bundle_named(name)) for name in names]

@@ -15,7 +15,8 @@ from pulsark.cli.terminal.output import human_rate, human_size, print_json, prin
 
 brokers = typer.Typer(help="List the live brokers, and show one.", no_args_is_help=True)
 bundles = typer.Typer(
-    help="List the bundles of a namespace with their brokers, and move them.", no_args_is_help=True
+    help="List the bundles of a namespace with their brokers, move them and split them.",
+    no_args_is_help=True,
 )
 
 BrokerId = Annotated[
@@ -118,6 +119,31 @@ def unload_bundle(
     query = f"?destinationBroker={segment(to)}" if to else ""
     admin_client(admin_url).call("PUT", f"/namespaces/{namespace}/{bundle}/unload{query}")
     print(f"Unloaded {bundle}" + (f" to {to}" if to else ""))
+
+
+@bundles.command("split")
+def split_bundle(
+    namespace: Namespace,
+    bundle: Annotated[str, typer.Argument(help="As list prints it.", show_default=False)],
+    unload: Annotated[
+        bool,
+        typer.Option("--unload", "-u", help="Its broker gives up the parts; else it has them."),
+    ] = False,
+    algorithm: Annotated[
+        str,
+        typer.Option("--split-algorithm-name", "-san", metavar="NAME", help="Where it is cut."),
+    ] = "",
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Cut a bundle in two; its topics go on in the part that they are in."""
+    query = f"?unload={str(unload).lower()}"
+    query += f"&splitAlgorithmName={segment(algorithm)}" if algorithm else ""
+    client = admin_client(admin_url)
+    client.call("PUT", f"/namespaces/{namespace}/{bundle}/split{query}")
+    edges = client.get(f"/namespaces/{namespace}/bundles")["boundaries"]
+    low, high = bundle.lower().split("_")
+    inside = edges[edges.index(low) : edges.index(high) + 1]
+    print("\n".join(f"{one}_{other}" for one, other in pairwise(inside)))
 
 
 def _live(client: AdminClient) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class FarTables:
         calls = self.calls()
         claims: dict[int, Check] = {}
         for name in partitions:
-            claim = await self._ownership.held(name)
+            claim = self._ownership.guard_of(await self._ownership.bundle_named(name))
             if claim is None:
                 raise NotAttachedError(f"{name} is another broker's by now")
             claims[name.partition] = claim

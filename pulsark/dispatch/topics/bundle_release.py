@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.model.moving import Moving
 from pulsark.dispatch.topics.bundles import Covered, namespace_of
-from pulsark.errors import PulsarkError
+from pulsark.errors import ClientError, PulsarkError, ServerError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.cursor_logs import CursorLogs
     from pulsark.dispatch.topics.ownership import Ownership
     from pulsark.dispatch.topics.registry import Topics
+    from pulsark.storage.cursor.log import CursorLog
     from pulsark.storage.table.tables import Tables
     from pulsark.wire.topic_name import TopicName
+
+    Last = Callable[[CursorLog | None], Awaitable[ServiceUrls | None]]
 
 T = TypeVar("T")
 
@@ -81,10 +84,26 @@ class BundleRelease:
         """
         releasing = self._releasing.get(bundle)
         if releasing is None:
-            releasing = asyncio.create_task(self._release(bundle, to))
-            self._releasing[bundle] = releasing
-            releasing.add_done_callback(lambda _: self._releasing.pop(bundle))
+            releasing = self._begin(bundle, to, None)
         return await asyncio.shield(releasing)
+
+    async def end(self, bundle: str, last: Last) -> None:
+        """Close a bundle as for a release, do ``last``, and give up what is left of the claim.
+
+        ``last`` gets the closed log of the cursors; ``None``: it is not certain that it has all. It
+        says where clients find their topics then; ``None``: they find that out themselves.
+        Raises ``ClientError(ServiceNotReady)`` if this broker has the bundle not, or not for long.
+        """
+        if bundle in self._releasing or not await asyncio.shield(self._begin(bundle, "", last)):
+            raise ClientError(
+                ServerError.ServiceNotReady, f"Bundle {bundle} is leaving this broker, or has left"
+            )
+
+    def _begin(self, bundle: str, to: str, last: Last | None) -> asyncio.Task[bool]:
+        releasing = asyncio.create_task(self._release(bundle, to, last))
+        self._releasing[bundle] = releasing
+        releasing.add_done_callback(lambda _: self._releasing.pop(bundle))
+        return releasing
 
     async def release_namespace(self, namespace: str) -> None:
         """Give up all bundles of a namespace that this broker has."""
@@ -111,14 +130,16 @@ class BundleRelease:
         """The broker has closed all that it had: a session that ends takes nothing away."""
         self._closed = True
 
-    async def _release(self, bundle: str, to: str) -> bool:
+    async def _release(self, bundle: str, to: str, last: Last | None) -> bool:
         if not await self._ownership.begin_leaving(bundle):
             return False
-        moving = Moving() if to else None
+        moving = Moving() if to or last is not None else None
         there: ServiceUrls | None = None
         try:
             try:
-                await self._close_all(bundle, moving)
+                cursors = await self._close_all(bundle, moving)
+                if last is not None:
+                    there = await last(cursors)
             finally:
                 await self._ownership.leave(bundle, to)
             if to:
@@ -128,18 +149,20 @@ class BundleRelease:
                 moving.end(there)
         return True
 
-    async def _close_all(self, bundle: str, moving: Moving | None) -> None:
+    async def _close_all(self, bundle: str, moving: Moving | None) -> CursorLog | None:
+        cursors = None
         covered = Covered(bundle)
         names = self._topics.names_in(covered)
         log.info("bundle %s is released, with %d topics in memory", bundle, len(names))
         try:
             async with asyncio.timeout(CLOSING_SECONDS):
                 await _for_each(names, partial(self._close, moving), AT_ONCE)
-                await self._cursor_logs.close_of(bundle)
+                cursors = await self._cursor_logs.close_of(bundle)
         except TimeoutError:
             log.warning("bundle %s: its topics are not closed in time; it goes anyway", bundle)
             await self._drop(bundle)
         self._tables.forget_those(covered)
+        return cursors
 
     async def _close(self, moving: Moving | None, name: TopicName) -> None:
         try:

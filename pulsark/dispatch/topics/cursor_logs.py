@@ -34,10 +34,13 @@ class CursorLogs:
 
     async def of(self, name: TopicName) -> CursorLog:
         """The log that has the cursors of a topic."""
-        bundle = await self._ownership.own(name)
+        return await self.of_bundle(await self._ownership.own(name))
+
+    async def of_bundle(self, bundle: str) -> CursorLog:
+        """The same by the name of the bundle."""
         opening = self._logs.get(bundle)
         if opening is None:
-            opening = self._logs[bundle] = asyncio.create_task(self._open(bundle, name))
+            opening = self._logs[bundle] = asyncio.create_task(self._open(bundle))
         try:
             return await asyncio.shield(opening)
         except Exception:
@@ -45,8 +48,8 @@ class CursorLogs:
                 del self._logs[bundle]
             raise
 
-    async def _open(self, bundle: str, name: TopicName) -> CursorLog:
-        metadata, ledgers = await self._storage.of(name)
+    async def _open(self, bundle: str) -> CursorLog:
+        metadata, ledgers = await self._storage.of_bundle(bundle)
         return await CursorLog.open(bundle, ledgers, metadata, self._config, self._runtime)
 
     async def mark_deletes(self, name: TopicName, topic_id: str) -> dict[str, Position]:
@@ -60,16 +63,20 @@ class CursorLogs:
             if opened and task.result().failed is not None:
                 del self._logs[bundle]
 
-    async def close_of(self, bundle: str) -> None:
-        """Close the log of one bundle, if it is open or about to be."""
+    async def close_of(self, bundle: str) -> CursorLog | None:
+        """Close the log of one bundle, if it is open or about to be; the log if it was whole."""
         opening = self._logs.get(bundle)
         if opening is None:
-            return
+            return None
         await asyncio.wait([opening])
         if self._logs.get(bundle) is opening:
             del self._logs[bundle]
-        if not opening.cancelled() and opening.exception() is None:
-            await opening.result().close()
+        if opening.cancelled() or opening.exception() is not None:
+            return None
+        log = opening.result()
+        was_whole = log.failed is None
+        await log.close()
+        return log if was_whole else None
 
     async def abandon(self, bundle: str) -> None:
         """The bundle is another broker's: who needs its log asks for it anew, there or here."""

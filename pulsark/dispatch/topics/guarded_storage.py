@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pulsark.metadata.changes import Check
 from pulsark.metadata.guarded import GuardedMetadataStore
+from pulsark.metadata.paths import bundle_epoch_path
 
 if TYPE_CHECKING:
     from pulsark.dispatch.topics.ownership import Ownership
-    from pulsark.metadata.changes import Check
     from pulsark.metadata.store import MetadataStore
     from pulsark.storage.ledger.manager import LedgerManager
     from pulsark.wire.topic_name import TopicName
@@ -29,7 +30,11 @@ class GuardedStorage:
 
     async def of(self, name: TopicName) -> tuple[MetadataStore, LedgerManager]:
         """Own the bundle of a topic, or raise; what is written holds only while it is owned."""
-        guard = await self._ownership.guard(name)
+        return await self.of_bundle(await self._ownership.bundle_named(name))
+
+    async def of_bundle(self, bundle: str) -> tuple[MetadataStore, LedgerManager]:
+        """The same by the name of the bundle."""
+        guard = Check(bundle_epoch_path(bundle), await self._ownership.claim(bundle))
         view = self._views.get(guard.path)
         if view is None or view[0] != guard:
             lost = partial(self._ownership.lost, guard)

@@ -40,7 +40,7 @@ from pulsark.metadata.paths import (
 from pulsark.metadata.store import ABSENT, ANY_VERSION, MetadataStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pulsark.dispatch.brokers.registry import BrokerRegistry
     from pulsark.metadata.namespaces import Namespace
@@ -60,7 +60,7 @@ _RETRY_SECONDS = 0.5
 class _Held:
     """A bundle that is claimed, or about to be."""
 
-    claiming: asyncio.Task[int]
+    claiming: asyncio.Future[int]
     """Comes to the version of the record that counts claims; it changes with the next one."""
     since: float
     leaving: bool = False
@@ -212,12 +212,6 @@ class Ownership:
         bundle = await self.bundle_named(name)
         return Check(bundle_epoch_path(bundle), await self.claim(bundle))
 
-    async def held(self, name: TopicName) -> Check | None:
-        """What is true only while this broker owns the bundle of a topic, if it does now."""
-        bundle = await self.bundle_named(name)
-        held = self._held.get(bundle)
-        return None if held is None else _guard(bundle, held)
-
     async def _claim(self, bundle: str) -> int:
         path = bundle_epoch_path(bundle)
         for _ in range(_ATTEMPTS):
@@ -235,6 +229,8 @@ class Ownership:
                     continue
                 else:
                     raise _not_here(f"Bundle {bundle} is owned by another broker")
+            if found is not None and is_split(found):
+                await _check_there_is(bundle, self._resources)
             epoch = 0 if found is None else json.loads(found.value)["epoch"]
             claimed = {"version": 1, "epoch": epoch + 1, "broker": self.instance}
             changes: list[Change] = [
@@ -358,6 +354,26 @@ class Ownership:
         except MetadataError as error:
             log.debug("others do not hear that bundle %s is released: %s", bundle, error)
 
+    def divided(self, bundle: str, parts: Mapping[str, int | None]) -> None:
+        """A bundle that was leaving is no more, and some of its parts are claimed.
+
+        ``parts``: the versions of the records that count their claims; ``None``: of no claim here.
+        """
+        held = self._held.get(bundle)
+        if held is None or not held.leaving or self._metadata.session.has_ended:
+            return  # it was lost meanwhile, and so are they
+        del self._held[bundle]
+        for part, version in parts.items():
+            found = self._held.get(part)
+            if found is not None and found.guard_version in (None, version):
+                continue  # a client has come for it just now, and finds that it is here
+            if found is not None:
+                del self._held[part]  # of a former namespace of this name
+            if version is not None:
+                claimed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+                claimed.set_result(version)
+                self._held[part] = _Held(claimed, held.since)
+
     async def doubt(self, guard: Check) -> None:
         """Somebody says that a claim is over: if it is, the bundle is lost from now on."""
         found = await self._metadata.get(guard.path)
@@ -385,6 +401,19 @@ class Ownership:
 def _guard(bundle: str, held: _Held) -> Check | None:
     version = held.guard_version
     return None if version is None else Check(bundle_epoch_path(bundle), version)
+
+
+async def _check_there_is(bundle: str, resources: Resources) -> None:
+    """It was split: nobody may have it any more, unless it is of a later namespace of this name."""
+    namespace, _, edges = bundle.rpartition("/")
+    found = await resources.namespaces.get(namespace)
+    if found is None or edges not in found.bundles:
+        raise _not_here(f"Bundle {bundle} was split; look it up again")
+
+
+def is_split(record: Versioned) -> bool:
+    """Whether what counts the claims of a bundle says that it was split."""
+    return "split" in json.loads(record.value)
 
 
 def _claimer(record: Versioned) -> str | None:

@@ -21,7 +21,7 @@ from pulsark.storage.cursor.state import AckedSet, CursorState, Ledgers
 from pulsark.storage.proto import cursor_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator
 
     from pulsark.runtime import Clock
 
@@ -77,6 +77,11 @@ class CursorTable:
         self._loaded: dict[str, dict[str, Cursor]] = {}
         self.next_cursor_id = next_cursor_id
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no cursor."""
+        return not self._at_rest and not any(self._loaded.values())
+
     def new_identity(self, topic_id: str, subscription: str, now_ms: int) -> CursorIdentity:
         """The identity of a cursor that is about to be made."""
         self.next_cursor_id += 1
@@ -131,14 +136,16 @@ class CursorTable:
             self._at_rest[topic_id] = _at_rest(list(saved.values()))
         return None if gone is None else gone.identity.cursor_id
 
-    def records(self) -> Iterator[pb.Record]:
-        """A snapshot of everything.
+    def records(self, but_for: Container[str] = ()) -> Iterator[pb.Record]:
+        """A snapshot of everything, ``but_for`` some topics by their ids.
 
         Made as it is consumed, with changes going on in between: each cursor appears as it is
         when its turn comes, and not at all if it was deleted by then. One that is made
         meanwhile may be left out.
         """
         for topic_id in [*self._at_rest, *self._loaded]:
+            if topic_id in but_for:
+                continue
             at_rest = self._at_rest.get(topic_id)
             for saved in _saved(at_rest or b""):
                 if self._at_rest.get(topic_id) is at_rest:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pulsark.errors import (
     BadVersionError,
@@ -36,6 +37,18 @@ class FormerLedger:
     until_ms: int
     size: int
     """Bytes of its entries."""
+    borrowed: bool = False
+    """Another bundle lists it, too, and deletes it: both are parts of a bundle that was split."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The stored form; ``borrowed`` is there only if it is so."""
+        form: dict[str, Any] = {
+            "ledgerId": self.ledger_id,
+            "since": self.since_ms,
+            "until": self.until_ms,
+            "size": self.size,
+        }
+        return {**form, "borrowed": True} if self.borrowed else form
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +66,13 @@ class BundleState:
     since_ms: int = 0
     history: tuple[FormerLedger, ...] = ()
 
+    @property
+    def own_ledgers(self) -> set[int]:
+        """All that nobody deletes but who has this record."""
+        history = {former.ledger_id for former in self.history if not former.borrowed}
+        named = set() if self.ledger_id is None else {self.ledger_id}
+        return history | named | set(self.to_delete)
+
     def to_json(self) -> bytes:
         """The stored form."""
         return json.dumps(
@@ -62,15 +82,7 @@ class BundleState:
                 "ledgerId": self.ledger_id,
                 "doomed": self.to_delete,
                 "since": self.since_ms,
-                "history": [
-                    {
-                        "ledgerId": former.ledger_id,
-                        "since": former.since_ms,
-                        "until": former.until_ms,
-                        "size": former.size,
-                    }
-                    for former in self.history
-                ],
+                "history": [former.as_json() for former in self.history],
             },
             separators=(",", ":"),
         ).encode()
@@ -91,7 +103,13 @@ class BundleState:
                 tuple(fields["doomed"]),
                 fields.get("since", 0),
                 tuple(
-                    FormerLedger(f["ledgerId"], f["since"], f["until"], f["size"])
+                    FormerLedger(
+                        f["ledgerId"],
+                        f["since"],
+                        f["until"],
+                        f["size"],
+                        f.get("borrowed", False),
+                    )
                     for f in fields.get("history", ())
                 ),
             )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from pulsark.errors import StorageError
+from pulsark.errors import NoSuchLedgerError, StorageError
 from pulsark.storage.cursor.bundle_cursors import SavedCursor
 from pulsark.storage.cursor.records import acked_of, identity_of, unpack
 
@@ -145,7 +145,12 @@ async def _batches(
     manager: LedgerManager, ledger_id: int, state: BundleState
 ) -> AsyncIterator[pb.Batch]:
     if ledger_id != state.ledger_id:
-        await manager.recover(ledger_id)  # its writer may have abandoned it
+        try:
+            await manager.recover(ledger_id)  # its writer may have abandoned it
+        except NoSuchLedgerError as error:
+            if any(each.borrowed for each in state.history if each.ledger_id == ledger_id):
+                raise NoHistoryError("What the cursors were then is not kept any more") from error
+            raise
     position = 0
     while True:
         entries = await manager.read(ledger_id, position, _TO_THE_END, _READ_BYTES)

@@ -17,6 +17,7 @@ from pulsark.runtime import Done, Runtime, new_done
 from pulsark.storage.cursor.bundle_cursors import CursorTable, Replay, SavedCursor
 from pulsark.storage.cursor.bundle_record import BundleRecord
 from pulsark.storage.cursor.cursor import NOTHING_REACHED, Cursor
+from pulsark.storage.cursor.division import DividedCursors, Part, divide
 from pulsark.storage.cursor.history import (
     CursorChange,
     NoHistoryError,
@@ -30,7 +31,7 @@ from pulsark.storage.cursor.state import CursorState, Ledgers
 from pulsark.storage.proto import cursor_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from pulsark.metadata.store import MetadataStore
     from pulsark.storage.ledger.manager import LedgerManager
@@ -100,6 +101,20 @@ class CursorLog:
     def failed(self) -> StorageError | None:
         """Why nothing can be made durable here any more: another owner has the bundle."""
         return self._writer.failed
+
+    @property
+    def has_cursors(self) -> bool:
+        """Whether there is any cursor."""
+        return not self._table.is_empty
+
+    async def divide(
+        self, parts: Sequence[Part], metadata: MetadataStore, runtime: Runtime
+    ) -> DividedCursors:
+        """Write what each part of the bundle gets of the cursors, when this log is closed."""
+        size = self._writer.named_bytes
+        return await divide(
+            self.bundle, self._table, size, parts, self._manager, metadata, self._config, runtime
+        )
 
     # -- cursors -----------------------------------------------------------------------------
 

@@ -31,7 +31,8 @@ from pulsark.errors import LedgerFencedError, MetadataError, StorageError
 from pulsark.storage.cursor.bundle_record import BundleRecord, BundleState, FormerLedger
 from pulsark.storage.cursor.history import NO_HISTORY, HistoryLimits
 from pulsark.storage.cursor.log_ledger import CommitGroup, CursorLedger
-from pulsark.storage.cursor.records import pack, pack_snapshot_end
+from pulsark.storage.cursor.records import pack
+from pulsark.storage.cursor.snapshot import write_snapshot
 from pulsark.storage.ledger.metadata import LedgerConfig
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SNAPSHOT_BYTES_UNCONFIRMED = 1 << 20
 _SLOWEST_RETRY_MS = 30_000
 
 
@@ -65,6 +65,12 @@ class CursorLogConfig:
     roll_bytes: int = 2 << 20
     roll_ratio: float = 1.0
     history: HistoryLimits = NO_HISTORY
+
+    def of_ledger(self, owner: str) -> LedgerConfig:
+        """That of a ledger for the cursors of a bundle, whose record ``owner`` is."""
+        return LedgerConfig(
+            self.ensemble_size, self.write_quorum, self.ack_quorum, reserve=True, owner=owner
+        )
 
     @classmethod
     def from_settings(cls, settings: Settings) -> CursorLogConfig:
@@ -117,6 +123,11 @@ class CursorLogWriter:
         self._roll_at_bytes = config.roll_bytes
         self._retry_ms = config.flush_interval_ms
         self._retry: asyncio.TimerHandle | None = None
+
+    @property
+    def named_bytes(self) -> int:
+        """The size of the ledger that the record names."""
+        return self._named_bytes if self._active is None else self._active.bytes
 
     def submit(
         self, records: list[pb.Record], dones: list[Done], reached: list[tuple[Cursor, Reached]]
@@ -194,33 +205,13 @@ class CursorLogWriter:
 
     async def _fill(self, ledger: CursorLedger) -> None:
         """Create the successor and bring a snapshot into it."""
-        writer = await self._manager.create(
-            LedgerConfig(
-                self._config.ensemble_size,
-                self._config.write_quorum,
-                self._config.ack_quorum,
-                reserve=True,
-                owner=self._record.path,
-            ),
-            ledger,
-        )
+        writer = await self._manager.create(self._config.of_ledger(self._record.path), ledger)
         ledger.writer = writer
         self._to_delete.add(writer.ledger_id)
         await self._record.update(self._with_to_delete(self._to_delete))
         self._successor = ledger
         self.unwritten = False
-        unconfirmed = 0
-        for entry in pack(self._table.records(), self._clock.now_ms()):
-            last = ledger.append([entry])
-            ledger.snapshot_bytes += len(entry)
-            unconfirmed += len(entry)
-            if unconfirmed > _SNAPSHOT_BYTES_UNCONFIRMED or ledger.error is not None:
-                await ledger.confirmed(last)
-                unconfirmed = 0
-            else:
-                await asyncio.sleep(0)
-        end = pack_snapshot_end(self._table.next_cursor_id, self._clock.now_ms())
-        await ledger.confirmed(ledger.append([end]))
+        await write_snapshot(ledger, self._table, self._clock)
 
     async def _switch_to(self, ledger: CursorLedger) -> None:
         """Name the successor in the record. If it fails meanwhile, that is looked at later."""
@@ -230,9 +221,7 @@ class CursorLogWriter:
         state = self._record.state
         former = (*state.history, *self._retiring(now_ms))
         history = self._config.history.kept(former, self._sure_clock.now_ms())
-        to_delete = self._to_delete | {former.ledger_id for former in state.history}
-        if state.ledger_id is not None:
-            to_delete.add(state.ledger_id)
+        to_delete = self._to_delete | replace(state, to_delete=()).own_ledgers
         to_delete -= {ledger.writer.ledger_id, *(former.ledger_id for former in history)}
         try:
             await self._record.update(
@@ -257,8 +246,7 @@ class CursorLogWriter:
         """The ledger that holds the cursors now, as history."""
         state = self._record.state
         if state.ledger_id is not None and state.since_ms:
-            size = self._named_bytes if self._active is None else self._active.bytes
-            yield FormerLedger(state.ledger_id, state.since_ms, now_ms, size)
+            yield FormerLedger(state.ledger_id, state.since_ms, now_ms, self.named_bytes)
 
     def _succeeded(self, ledger: CursorLedger) -> None:
         """The record names the successor."""
@@ -362,6 +350,7 @@ class CursorLogWriter:
     async def close(self) -> None:
         """Close the active ledger, for a successor that then has nothing to recover."""
         rollover, active = self._rollover, self._active
+        self._named_bytes = self.named_bytes
         self._active = None
         self.stop(StorageError(f"The cursors of bundle {self._bundle} are closed"))
         if rollover is not None:

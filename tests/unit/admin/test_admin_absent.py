@@ -32,7 +32,6 @@ ANSWERS: list[tuple[str, str, int, Any]] = [
     ("DELETE", f"{NS}/removeOffloadPolicies", 204, None),
     ("POST", f"{NS}/migration", 501, None),
     ("POST", "/namespaces/public/none/migration", 404, None),
-    ("PUT", f"{NS}/{BUNDLE}/split", 501, None),
     ("GET", "/scalable/public/default", 200, []),
     ("GET", "/scalable/public/none", 404, None),
     ("GET", "/scalable/public/default/t", 404, None),

@@ -104,9 +104,51 @@ def test_the_topics_of_a_bundle_are_deleted(busy: AdminApi) -> None:
     assert busy.delete(f"{NS}/0x00000000_0x00000001").status == 412
 
 
-def test_bundles_are_not_split(api: AdminApi) -> None:
-    assert api.put(f"{NS}/0x00000000_0x40000000/split").status == 501
+def edges(api: AdminApi) -> list[str]:
+    found: list[str] = api.get(f"{NS}/bundles").json["boundaries"]
+    return found
+
+
+def test_a_bundle_is_split_and_its_topics_go_on(busy: AdminApi) -> None:
+    before, bundle = backlogs(busy), bundle_of(busy, "t0")
+    low, high = (int(edge, 16) for edge in bundle.split("_"))
+    assert busy.put(f"{NS}/{bundle}/split?unload=false").status == 204
+    middle = f"0x{(low + high) // 2:08x}"
+    assert middle in edges(busy)
+    assert middle in bundle_of(busy, "t0")
+    assert set(busy.broker.ownership.owned()) >= {
+        f"public/default/0x{low:08x}_{middle}",
+        f"public/default/{middle}_0x{high:08x}",
+    }
+    assert backlogs(busy) == before
+    assert busy.put(f"{NS}/{bundle}/split").status == 412
+
+
+def test_where_a_bundle_is_split(busy: AdminApi) -> None:
+    bundle = bundle_of(busy, "t0")
+    split = f"{NS}/{bundle}/split?unload=true&splitAlgorithmName"
+    assert busy.put(f"{split}=flow_or_qps_equally_divide").status == 412
+    assert busy.put(f"{split}=specified_positions_divide", [1 << 32]).status == 412
+    assert busy.put(f"{split}=specified_positions_divide", [1] * 17).status == 412
+    assert busy.put(f"{split}=specified_positions_divide", ["1"]).status == 400
+    assert busy.put(f"{split}=specified_positions_divide", {"1": 2}).status == 400
+    before = len(edges(busy))
+    assert busy.put(f"{split}=topic_count_equally_divide").status == 204
+    assert len(edges(busy)) == before + 1
+    last = edges(busy)[-2]
+    at = [int(last, 16) + 9, int(last, 16) + 5]
+    path = f"{NS}/{last}_0xffffffff/split?splitAlgorithmName=specified_positions_divide"
+    assert busy.put(path, at).status == 204
+    assert {f"0x{place:08x}" for place in at} < set(edges(busy))
+
+
+def test_what_cannot_be_split(api: AdminApi) -> None:
     assert api.put(f"{NS}/0x00000000_0x00000001/split").status == 412
+    assert api.put("/admin/v2/namespaces/public/many", {"bundles": {"numBundles": 1024}}).status
+    [first, second, *_] = api.get("/admin/v2/namespaces/public/many/bundles").json["boundaries"]
+    path = f"/admin/v2/namespaces/public/many/{first}_{second}/split"
+    assert api.put(path).status == 412
+    assert len(api.get("/admin/v2/namespaces/public/many/bundles").json["boundaries"]) == 1025
 
 
 def test_non_persistent_topics_of_a_bundle(api: AdminApi) -> None:

@@ -78,6 +78,25 @@ def test_a_broker_is_shown_with_its_bundles(both: TwoBrokers, run: Any) -> None:
     assert f"  {bundle}\n" in run("brokers", "show", broker)
 
 
+def test_a_bundle_is_split(both: TwoBrokers, run: Any) -> None:
+    both.give(TOPIC, both.b)
+    [name] = [
+        one.rpartition("/")[2]
+        for one in both.b.broker.ownership.owned()
+        if one.startswith("public/default")
+    ]
+    parts = run("bundles", "split", "public/default", name).splitlines()
+    assert len(parts) == 2
+    listed = json.loads(run("bundles", "list", "public/default", "--json"))
+    assert [listed[part] for part in parts] == [both.b.peer.broker_id] * 2
+    low, high = (int(edge, 16) for edge in parts[0].split("_"))
+    algorithm = "--split-algorithm-name", "range_equally_divide"
+    halves = run("bundles", "split", "public/default", parts[0], "-u", *algorithm).splitlines()
+    assert halves[0] == f"0x{low:08x}_0x{(low + high) // 2:08x}"
+    listed = json.loads(run("bundles", "list", "public/default", "--json"))
+    assert [listed[half] for half in halves] == [None, None]
+
+
 def test_bundles_are_listed_with_their_brokers_and_moved(both: TwoBrokers, run: Any) -> None:
     both.give(TOPIC, both.b)
     [name] = [

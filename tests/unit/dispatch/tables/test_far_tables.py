@@ -126,7 +126,8 @@ async def test_a_stale_owner_of_a_partition_attaches_nothing(brokers: TableBroke
     with pytest.raises(PulsarkError, match="owns it no more"):
         await brokers.seal(brokers.b, 1, 3)
     brokers.calls.before = brokers.calls.nothing
-    assert await brokers.b.ownership.held(brokers.name(3)) is None  # now it knows
+    bundle = await brokers.b.ownership.bundle_named(brokers.name(3))
+    assert brokers.b.ownership.guard_of(bundle) is None  # now it knows
     assert not brokers.disk.list("/table/public/default") or not brokers.files()
     await brokers.seal(brokers.a, 0, 2, 3)
     await brokers.seal(brokers.b, 1)
@@ -274,7 +275,7 @@ class Moving:
 
     async def claim(self, broker: Broker, name: TopicName) -> None:
         """Claim the bundle of a topic anew, also by one that has lost it and does not know."""
-        held = await broker.ownership.held(name)
+        held = broker.ownership.guard_of(await broker.ownership.bundle_named(name))
         if held is not None:
             broker.ownership.lost(held)
             await broker.bundle_release.settled()
