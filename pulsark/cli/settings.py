@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pulsark.cli.terminal.output import print_json
+from pulsark.config.dynamic import DYNAMIC
 from pulsark.config.keys import SettingKey, keys
 from pulsark.config.sources import LoadedSettings, load_settings
 
@@ -42,6 +43,7 @@ def _describe(key: SettingKey, loaded: LoadedSettings) -> dict[str, Any]:
         "allowed": key.allowed(),
         "pulsark": key.spec.pulsark_only,
         "implemented": not key.spec.planned,
+        "dynamic": key.name in DYNAMIC,
     }
 
 
@@ -97,6 +99,8 @@ def _meaning(key: SettingKey) -> str:
         notes += f" (`{'`, `'.join(key.spec.choices)}`)"
     if key.spec.pulsark_only:
         notes += "; Pulsark only"
+    if key.name in DYNAMIC:
+        notes += "; dynamic"
     if key.spec.planned:
         notes += "; **not implemented yet**"
     return notes
@@ -131,6 +135,10 @@ known here, whose `Origin` is another host's, or whose `Sec-Fetch-Site` is `cros
 
 The quorums of a standalone follow from `--bookies` unless a source sets them: 1 bookie gives
 ensemble, write and ack quorum 1/1/1, 2 give 2/2/2, 3 or more give 3/3/2.
+
+What is marked as dynamic can be changed while brokers run, for all of them at once:
+`pulsark brokers update-dynamic-config --config maxTenants --value 500`. Such a value is in the
+metadata store, and goes above the sources here; `delete-dynamic-config` takes it away.
 
 Addresses for the command line's own calls are `--service-url` and `--admin-url`, or the
 environment's `PULSARK_SERVICE_URL` and `PULSARK_ADMIN_URL`. How they log in stands before the

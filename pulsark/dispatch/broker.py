@@ -6,6 +6,7 @@ parts, most often ``topics``.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from pulsark import __version__
@@ -16,6 +17,7 @@ from pulsark.dispatch.brokers.leader import Leader
 from pulsark.dispatch.brokers.owners import BundleOwners
 from pulsark.dispatch.brokers.registry import BrokerRegistry, LiveBroker
 from pulsark.dispatch.connections import Connections
+from pulsark.dispatch.dynamic_settings import DynamicSettings
 from pulsark.dispatch.lookup_limit import LookupLimit
 from pulsark.dispatch.loop.chores import Chores
 from pulsark.dispatch.loop.defects import Defects
@@ -90,6 +92,7 @@ class Broker:
         ledgers: LedgerManager,
         tables: Tables,
     ) -> None:
+        settings = dataclasses.replace(settings)  # some change while it runs, and no other's do
         self.settings = settings
         self.runtime = runtime
         self.clock = runtime.clock
@@ -173,13 +176,16 @@ class Broker:
             metadata, self.resources, self.policy_source, self.topics, self.loader.over_quota
         )
         self.connections = Connections(settings)
-        self.lookups = LookupLimit(settings.maxConcurrentLookupRequest)
+        self.lookups = LookupLimit(settings)
         self.output_buffer = OutputBuffer(settings.maxUnreadOutputBufferSizeInMB << 20)
         self.publish_buffer = PublishBuffer(
             settings.maxMessagePublishBufferSizeInMB << 20, self.run_queue
         )
         self.group_throttles = GroupThrottles(self.clock, metadata, self.resources.resource_groups)
         self.publish_rates = PublishRates(settings, self.clock, self.group_throttles)
+        self.dynamic_settings = DynamicSettings(
+            settings, metadata, self.resources.configuration, self._settings_changed
+        )
         self.chores = Chores()
         self.scalable: ScalableTopics | None = None
         """For clients of Pulsar 5; made for the first of them."""
@@ -192,6 +198,10 @@ class Broker:
         wanted = settings.auditEnabled
         if settings.authenticationEnabled if wanted is None else wanted:
             self._make_audit()
+
+    async def _settings_changed(self) -> None:
+        self.publish_rates.settings_changed()
+        await self.policy_updates.refresh_all()
 
     def _make_audit(self) -> None:
         from pulsark.dispatch.audit.making import make_audit  # for those who need it
@@ -313,6 +323,7 @@ class Broker:
             (shared or urls).of_cluster(),
             self.settings.defaultNumberOfNamespaceBundles,
         )
+        await self.dynamic_settings.start()
         if self.authorization is not None:
             self.authorization.start()
         self.policy_source.start()
@@ -348,6 +359,7 @@ class Broker:
         self.assigned_bundles.close()
         self.owners.close()
         self.isolation.close()
+        self.dynamic_settings.close()
         self.isolation_moves.close()
         self.policy_updates.close()
         self.group_throttles.close()

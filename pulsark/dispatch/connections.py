@@ -24,8 +24,7 @@ class Connections:
     """All connections whose clients are served, counted by their address."""
 
     def __init__(self, settings: Settings) -> None:
-        self._most = settings.brokerMaxConnections
-        self._most_of_host = settings.brokerMaxConnectionsPerIp
+        self._settings = settings
         self._open: set[CountedConnection] = set()
         self._of_host: Counter[str] = Counter()
 
@@ -38,9 +37,10 @@ class Connections:
     def add(self, connection: CountedConnection) -> str | None:
         """A client has connected; says why it is refused, if it is."""
         host = connection.host
-        if 0 < self._most <= len(self._open):
+        settings = self._settings
+        if 0 < settings.brokerMaxConnections <= len(self._open):
             return "Reached the maximum number of connections"
-        if 0 < self._most_of_host <= self._of_host[host]:
+        if 0 < settings.brokerMaxConnectionsPerIp <= self._of_host[host]:
             return f"Reached the maximum number of connections on address {host}"
         self._open.add(connection)
         self._of_host[host] += 1

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pulsark.errors import ClientError, ServerError
+
+if TYPE_CHECKING:
+    from pulsark.config.settings import Settings
 
 
 class LookupLimit:
     """Counts the lookups of all clients that are not answered yet."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.pending = 0
-        self._most = most
+        self._settings = settings
 
     def begin(self) -> None:
         """One more, which has to ``end``. ``ClientError`` if there are too many."""
-        if self.pending >= self._most:
+        if self.pending >= self._settings.maxConcurrentLookupRequest:
             raise ClientError(
                 ServerError.TooManyRequests, "Failed due to too many pending lookup requests"
             )

@@ -29,8 +29,9 @@ class PublishRates:
         self._told: Told | None = None
         self._clock = clock
         self._groups = groups
-        rate = broker_publish_rate(settings)
-        self._broker = Throttle(rate, clock) if rate.is_limit else None
+        self._settings = settings
+        self._broker: Throttle | None = None
+        self.settings_changed()
 
     def tell(self, told: Told) -> None:
         """Have somebody know of what is held back for long; before the first publish."""
@@ -38,6 +39,18 @@ class PublishRates:
         self._groups.told = partial(told, "resource_group")
         if self._broker is not None:
             self._broker.told = partial(told, "broker", "")
+
+    def settings_changed(self) -> None:
+        """The rate of the broker may be another."""
+        rate = broker_publish_rate(self._settings)
+        if self._broker is not None:
+            self._broker.change(rate)
+            if not rate.is_limit:
+                self._broker = None
+        elif rate.is_limit:
+            self._broker = Throttle(rate, self._clock)
+            if self._told is not None:
+                self._broker.told = partial(self._told, "broker", "")
 
     def of(self, topic: AnyTopic) -> Iterator[Throttle]:
         """All throttles that a publish to a topic concerns."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 CLUSTERS: Final = "/admin/clusters"
 POLICIES: Final = "/admin/policies"
 """Tenants are children of it, and namespaces are children of their tenant."""
+CONFIGURATION: Final = "/admin/configuration"
+"""One value: the settings of all brokers that were changed while they ran."""
 RESOURCE_GROUPS: Final = "/admin/resource-groups"
 PARTITIONED_TOPICS: Final = "/admin/partitioned-topics"
 TOPIC_POLICIES: Final = "/admin/topic-policies"

@@ -48,6 +48,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, bytes]
         admin.call("PUT", "/persistent/public/default/parted/partitions", 2)
         admin.call("POST", "/persistent/public/default/parted/maxProducers", 3)
         admin.call("PUT", "/resourcegroups/gold", {"publishRateInMsgs": 100})
+        admin.call("POST", "/brokers/configuration/maxTenants/500")
         failover = {"min_limit": "1", "usage_threshold": "100"}
         isolation = {
             "namespaces": ["none/.*"],

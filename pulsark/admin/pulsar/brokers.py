@@ -11,18 +11,30 @@ from urllib.parse import urlsplit
 from fastapi.responses import Response
 
 from pulsark import __version__
+from pulsark.admin.http.changes import tell
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, login, superuser
 from pulsark.admin.http.merging import all_done
 from pulsark.admin.http.places import ANYWHERE, HERE, NAMED_BROKER, EachBroker
-from pulsark.admin.http.requests import BrokerOf, StatsOf, done, name_part, text, unquoted, value
+from pulsark.admin.http.requests import (
+    BrokerOf,
+    StatsOf,
+    done,
+    empty,
+    name_part,
+    text,
+    unquoted,
+    value,
+)
 from pulsark.admin.http.streams import json_object, streamed
+from pulsark.config.dynamic import DYNAMIC
 from pulsark.config.keys import key_index
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop.turns import Pace, in_turns
 from pulsark.dispatch.model.interfaces import AnyTopic
 from pulsark.dispatch.stats.stats import Stats
 from pulsark.dispatch.upkeep.upkeep import each_topic, enforce_quotas
+from pulsark.errors import ConfigError
 
 router = Guarded(at=HERE, prefix="/admin/v2", tags=["brokers"])
 
@@ -80,21 +92,21 @@ async def internal_configuration() -> Response:
     )
 
 
-@router.get("/brokers/configuration", needs=superuser)
+@router.get("/brokers/configuration", needs=superuser, at=ANYWHERE)
 async def dynamic_names() -> Response:
-    """Names of settings that can be changed while running: none."""
-    return value([])
+    """Names of settings that can be changed while brokers run."""
+    return value(sorted(DYNAMIC))
 
 
-@router.get("/brokers/configuration/values", needs=superuser)
-async def dynamic_values() -> Response:
-    """Settings that were changed while running: none."""
-    return value({})
+@router.get("/brokers/configuration/values", needs=superuser, at=ANYWHERE)
+async def dynamic_values(broker: BrokerOf) -> Response:
+    """Settings that were changed for all brokers, as text."""
+    return value(await broker.dynamic_settings.values())
 
 
 @router.get("/brokers/configuration/runtime", needs=superuser)
 async def runtime_configuration(broker: BrokerOf) -> Response:
-    """All settings as text."""
+    """All settings of this broker as text, as they are in force."""
     keys = key_index()
     return value(
         {
@@ -104,11 +116,25 @@ async def runtime_configuration(broker: BrokerOf) -> Response:
     )
 
 
-@router.post("/brokers/configuration/{key}/{content:path}", needs=superuser)
-@router.delete("/brokers/configuration/{key}", needs=superuser)
-async def change_configuration(key: str) -> Response:
-    """No setting can be changed while running."""
-    raise fail(412, f"{unquoted(key)[:100]} cannot be changed while the broker runs")
+@router.post("/brokers/configuration/{key}/{content:path}", needs=superuser, at=ANYWHERE)
+async def change_configuration(key: str, content: str, broker: BrokerOf) -> Response:
+    """Change a setting of all brokers while they run."""
+    try:
+        changed = await broker.dynamic_settings.set(unquoted(key), unquoted(content))
+    except ConfigError as error:
+        raise fail(412, str(error)) from error
+    tell(*changed)
+    return empty()
+
+
+@router.delete("/brokers/configuration/{key}", needs=superuser, at=ANYWHERE)
+async def restore_configuration(key: str, broker: BrokerOf) -> Response:
+    """Have a setting be again what each broker was started with."""
+    name = unquoted(key)
+    if name not in DYNAMIC:
+        raise fail(412, f"{name[:100]} cannot be changed while the broker runs")
+    tell(*await broker.dynamic_settings.delete(name))
+    return empty()
 
 
 @router.get("/brokers/backlog-quota-check", needs=superuser, at=EachBroker(all_done))

@@ -98,9 +98,10 @@ class PolicyUpdates:
 
     def _missed(self) -> None:
         """Of namespaces or of topics: both are watched by one store, which tells both."""
-        self._spawn(self._refresh_all)
+        self._spawn(self.refresh_all)
 
-    async def _refresh_all(self) -> None:
+    async def refresh_all(self) -> None:
+        """Bring all loaded topics up to date."""
         names = {topic.name.namespace_name for topic in self._topics.served()}
         for name in sorted(names):
             await self.refresh_namespace(name)

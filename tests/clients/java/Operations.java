@@ -193,8 +193,13 @@ public final class Operations {
         brokers.backlogQuotaCheck();
         brokers.getRuntimeConfigurations();
         brokers.getInternalConfigurationData();
-        check("dynamic settings", List.of(), () -> brokers.getDynamicConfigurationNames());
+        check("dynamic settings", true,
+                () -> brokers.getDynamicConfigurationNames().contains("maxTenants"));
         check("changed settings", Map.of(), () -> brokers.getAllDynamicConfigurations());
+        brokers.updateDynamicConfiguration("maxTenants", "500");
+        check("changed settings", Map.of("maxTenants", "500"),
+                () -> brokers.getAllDynamicConfigurations());
+        brokers.deleteDynamicConfiguration("maxTenants");
         refusal(412, () -> brokers.updateDynamicConfiguration("maxMessageSize", "5"));
         refusal(412, () -> brokers.deleteDynamicConfiguration("maxMessageSize"));
         check("version", true, () -> brokers.getVersion().startsWith("4.0"));

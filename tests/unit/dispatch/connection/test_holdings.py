@@ -248,7 +248,7 @@ async def test_connections_are_counted_in_all_and_by_address(broker) -> None:
     await asyncio.sleep(0.01)
     third = Client(broker)
     await third.take(Command.CONNECTED)
-    broker.broker.connections._most = 2
+    await broker.broker.dynamic_settings.set("brokerMaxConnections", "2")
     full = Client(broker, handshake=False)
     error = (await full.take(Command.ERROR)).error
     assert error.message == "Reached the maximum number of connections"
