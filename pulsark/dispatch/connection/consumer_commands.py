@@ -64,7 +64,7 @@ async def _subscribe(connection: Connection, request: pb.CommandSubscribe) -> No
     consumer = await connection.broker.subscribing.subscribe(connection.client, request)
     if consumer.closed:
         raise ClientError(ServerError.ServiceNotReady, "The consumer was closed meanwhile")
-    connection.opened.consumers[request.consumer_id] = consumer
+    connection.opened.add_consumer(consumer)
     connection.output.send(notices.success(request.request_id))
     audit = connection.broker.audit
     if audit is not None:
@@ -84,7 +84,7 @@ def _greet(known: weakref.ref[Consumer]) -> None:
 
 def flow(connection: Connection, command: Command) -> None:
     flow = command.flow
-    consumer = connection.opened.consumers.get(flow.consumer_id)
+    consumer = connection.opened.consumer(flow.consumer_id)
     if consumer is not None and flow.messagePermits:
         if not consumer.greeted:
             consumer.subscription.members.greet(consumer)
@@ -93,7 +93,7 @@ def flow(connection: Connection, command: Command) -> None:
 
 def ack(connection: Connection, command: Command) -> None:
     ack = command.ack
-    consumer = connection.opened.consumers.get(ack.consumer_id)
+    consumer = connection.opened.consumer(ack.consumer_id)
     if consumer is None:
         return
     done: Done | None = None
@@ -179,7 +179,7 @@ def _answerer(connection: Connection, consumer_id: int, request_id: int) -> Done
 
 def redeliver(connection: Connection, command: Command) -> None:
     request = command.redeliverUnacknowledgedMessages
-    consumer = connection.opened.consumers.get(request.consumer_id)
+    consumer = connection.opened.consumer(request.consumer_id)
     if consumer is None:
         return
     epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
@@ -255,6 +255,7 @@ def unsubscribe(connection: Connection, command: Command) -> None:
 def close_consumer(connection: Connection, command: Command) -> None:
     request = command.close_consumer
     connection.requests.abandon("consumer", request.consumer_id)
+    connection.opened.moving_consumers.pop(request.consumer_id, None)
     consumer = connection.opened.consumers.pop(request.consumer_id, None)
     if consumer is not None:
         consumer.subscription.remove_consumers((consumer,))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from pulsark.limits import RECENTLY_CLOSED_PRODUCERS_MAX
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pulsark.dispatch.connection.scalable_client import ScalableClient
     from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.model.producer import Producer
@@ -22,6 +24,10 @@ class Opened:
         self.waiting_producers: dict[int, Producer] = {}
         """Those that will be ready, or refused, later."""
         self.consumers: dict[int, Consumer] = {}
+        self.moving_producers: dict[int, Callable[[], None]] = {}
+        """The broker has closed them, and their client is to be told later; or now if it is called.
+        They are no more than it had open before their topics began to move."""
+        self.moving_consumers: dict[int, Callable[[], None]] = {}
         self.watchers: dict[int, TopicWatcher] = {}
         self.scalable: ScalableClient | None = None
         """What only clients of Pulsar 5 have."""
@@ -31,20 +37,37 @@ class Opened:
         """A producer is ready: its SENDs are carried out from now on."""
         self.producers[producer.producer_id] = producer
         self._recently_closed.pop(producer.producer_id, None)
+        self.moving_producers.pop(producer.producer_id, None)
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """A consumer may be sent messages from now on."""
+        self.consumers[consumer.consumer_id] = consumer
+        self.moving_consumers.pop(consumer.consumer_id, None)
 
     def drop_producer(self, producer: Producer) -> bool:
         """The broker closes a producer; its SENDs on their way are ignored. Whether it was here."""
         if self.producers.get(producer.producer_id) is not producer:
             return False
         del self.producers[producer.producer_id]
-        self._recently_closed[producer.producer_id] = None
+        self.note_closed(producer.producer_id)
+        return True
+
+    def note_closed(self, producer_id: int) -> None:
+        """The client may not have heard yet that the broker closed a producer."""
+        self._recently_closed[producer_id] = None
         while len(self._recently_closed) > RECENTLY_CLOSED_PRODUCERS_MAX:
             del self._recently_closed[next(iter(self._recently_closed))]
-        return True
 
     def was_closed(self, producer_id: int) -> bool:
         """Whether the broker closed a producer with this id, and the client may not know it yet."""
         return producer_id in self._recently_closed
+
+    def consumer(self, consumer_id: int) -> Consumer | None:
+        """The consumer that a client says something for. If that goes unheard, it moves sooner."""
+        found = self.consumers.get(consumer_id)
+        if found is None and (hurry := self.moving_consumers.get(consumer_id)) is not None:
+            hurry()
+        return found
 
     def drop_consumer(self, consumer: Consumer) -> bool:
         """The broker closes a consumer. Whether it was here."""
@@ -64,6 +87,8 @@ class Opened:
         self.producers.clear()
         self.waiting_producers.clear()
         self.consumers.clear()
+        self.moving_producers.clear()
+        self.moving_consumers.clear()
         for watcher_id in list(self.watchers):
             self.drop_watcher(watcher_id)
         if self.scalable is not None:

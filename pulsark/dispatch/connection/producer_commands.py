@@ -132,6 +132,7 @@ def _success(producer: Producer, request_id: int, *, ready: bool) -> pb.BaseComm
 def close_producer(connection: Connection, command: Command) -> None:
     request = command.close_producer
     connection.requests.abandon("producer", request.producer_id)
+    connection.opened.moving_producers.pop(request.producer_id, None)
     producer = connection.opened.producers.pop(request.producer_id, None)
     if producer is None:
         waiting = connection.opened.waiting_producers.pop(request.producer_id, None)

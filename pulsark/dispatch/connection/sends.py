@@ -111,7 +111,10 @@ class Sends:
         if self._handshake.state is not HandshakeState.CONNECTED:
             raise ProtocolError("SEND before CONNECT")
         # What was on its way when the broker closed the producer will be sent again.
-        if not self._opened.was_closed(send.producer_id):
+        hurry = self._opened.moving_producers.get(send.producer_id)
+        if hurry is not None:
+            hurry()
+        elif not self._opened.was_closed(send.producer_id):
             raise ProtocolError(f"SEND for unknown producer {send.producer_id}")
 
     def _refuse(self, send: pb.CommandSend, code: ServerError, message: str) -> None:

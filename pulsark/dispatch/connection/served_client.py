@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.connection import notices
@@ -12,12 +13,9 @@ from pulsark.wire.frames import message_head, send_receipt
 from pulsark.wire.successive_frames import send_receipts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pulsark.dispatch.connection.connection import Connection
     from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.model.entry import Entry
-    from pulsark.dispatch.model.interfaces import AnyTopic
     from pulsark.dispatch.model.producer import Producer
     from pulsark.dispatch.model.service_urls import ServiceUrls
     from pulsark.errors import ServerError
@@ -179,12 +177,19 @@ class ServedClient:
         topic.remove_producer(producer)
         if not was_open:
             return
+        if topic.moving is None:
+            self._tell_closed(notices.producer_closed(producer_id))
+            return
+        moving = self.opened.moving_producers
+        moving[producer_id] = hurry = partial(topic.moving.hurry, topic.name)
 
         def tell(there: ServiceUrls | None) -> None:
-            if producer_id not in self.opened.producers:  # else it came back by itself
+            if moving.get(producer_id) is hurry:  # else it left, or came back by itself
+                del moving[producer_id]
+                self.opened.note_closed(producer_id)
                 self._tell_closed(notices.producer_closed(producer_id, there))
 
-        self._tell_now_or_later(topic, tell)
+        topic.moving.later(topic.name, tell)
 
     def forget_producer(self, producer: Producer) -> None:
         """Drop a producer; its SENDs that are on their way are ignored."""
@@ -197,20 +202,18 @@ class ServedClient:
         consumer.subscription.remove_consumers((consumer,))
         if not was_open:
             return
+        if topic.moving is None:
+            self._tell_closed(notices.consumer_closed(consumer_id))
+            return
+        moving = self.opened.moving_consumers
+        moving[consumer_id] = hurry = partial(topic.moving.hurry, topic.name)
 
         def tell(there: ServiceUrls | None) -> None:
-            if consumer_id not in self.opened.consumers:
+            if moving.get(consumer_id) is hurry:
+                del moving[consumer_id]
                 self._tell_closed(notices.consumer_closed(consumer_id, there))
 
-        self._tell_now_or_later(topic, tell)
-
-    def _tell_now_or_later(
-        self, topic: AnyTopic, tell: Callable[[ServiceUrls | None], None]
-    ) -> None:
-        if topic.moving is None:
-            tell(None)
-        else:
-            topic.moving.later(tell)
+        topic.moving.later(topic.name, tell)
 
     def _tell_closed(self, notice: pb.BaseCommand) -> None:
         if not self.is_open:

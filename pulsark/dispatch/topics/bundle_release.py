@@ -5,6 +5,10 @@ the cursor log, and only then the owner's node goes. So the next owner finds clo
 waits for no recovery. If it is known who that will be, it is told to claim the bundle, and clients
 hear of the move when it has done so, and where to go (PIP-307).
 
+Between the first of these steps and the last nobody serves the bundle. So what can be done before
+is: topics without clients are closed, and ledgers to which nobody appends. Topics to which somebody
+does are closed last.
+
 A bundle that was lost is another's already: its clients are told at once, and what can be closed is
 closed behind them.
 """
@@ -13,6 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,7 +28,7 @@ from pulsark.dispatch.topics.bundles import Covered, namespace_of
 from pulsark.errors import ClientError, PulsarkError, ServerError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from pulsark.dispatch.brokers.owners import BundleOwners
     from pulsark.dispatch.brokers.registry import BrokerRegistry
@@ -49,6 +55,10 @@ TAKING_SECONDS = 5.0
 AT_ONCE = 32
 """Topics of a bundle that are closed beside each other: each writes metadata."""
 
+TOLD_AT_ONCE = 25
+TELLING_SECONDS = 0.1
+"""Clients of so many topics are told in that time, if nobody waits for an answer."""
+
 BUNDLES_AT_ONCE = 4
 """Bundles that a broker gives up beside each other when it stops."""
 
@@ -74,6 +84,8 @@ class BundleRelease:
         self._tables = tables
         self._releasing: dict[str, asyncio.Task[bool]] = {}
         self._dropping: set[asyncio.Task[None]] = set()
+        self._moves: dict[Moving, asyncio.Task[None]] = {}
+        """Those that are over, but for clients that have to be told."""
         self._closed = False
         ownership.on_loss(self._lost)
 
@@ -125,19 +137,23 @@ class BundleRelease:
         """Return once nothing is under way."""
         while waiting := [*self._releasing.values(), *self._dropping]:
             await asyncio.wait(waiting)
+        for moving, telling in list(self._moves.items()):
+            moving.tell_some(sys.maxsize)
+            telling.cancel()
 
     def close(self) -> None:
         """The broker has closed all that it had: a session that ends takes nothing away."""
         self._closed = True
 
     async def _release(self, bundle: str, to: str, last: Last | None) -> bool:
+        appended = await self._prepare(bundle)
         if not await self._ownership.begin_leaving(bundle):
             return False
         moving = Moving() if to or last is not None else None
         there: ServiceUrls | None = None
         try:
             try:
-                cursors = await self._close_all(bundle, moving)
+                cursors = await self._close_all(bundle, moving, appended)
                 if last is not None:
                     there = await last(cursors)
             finally:
@@ -147,13 +163,66 @@ class BundleRelease:
         finally:
             if moving is not None:
                 moving.end(there)
+                self._tell_the_others(moving)
         return True
 
-    async def _close_all(self, bundle: str, moving: Moving | None) -> CursorLog | None:
+    def _tell_the_others(self, moving: Moving) -> None:
+        """Those for whom nobody waits: the next owner has time for the others meanwhile."""
+
+        async def tell() -> None:
+            is_left = True
+            while is_left:
+                await asyncio.sleep(TELLING_SECONDS)
+                is_left = moving.tell_some(TOLD_AT_ONCE)
+
+        if moving.tell_some(TOLD_AT_ONCE):
+            task = self._moves[moving] = asyncio.create_task(tell())
+            task.add_done_callback(lambda _: self._moves.pop(moving))
+
+    async def _prepare(self, bundle: str) -> Mapping[TopicName, int]:
+        """Do what there is to do of a release while the bundle is served; entries then by topic."""
+        names = self._topics.names_in(Covered(bundle)) if self._ownership.has(bundle) else []
+        appended: dict[TopicName, int] = {}
+        if len(names) <= AT_ONCE:
+            return appended
+
+        async def look(name: TopicName) -> None:
+            topic = self._topics.get_loaded(name)
+            if topic is not None and topic.is_used:
+                appended[name] = topic.entries_in
+            elif topic is not None:
+                await self._topics.unload(name)
+
+        async def rest(name: TopicName) -> None:
+            topic = self._topics.get_loaded(name)
+            if topic is not None and topic.entries_in == appended[name]:
+                await topic.ledger.close_ledger()
+
+        async def orderly(do: Callable[[TopicName], Awaitable[None]], name: TopicName) -> None:
+            try:
+                await do(name)
+            except PulsarkError as error:
+                log.debug("%s is not ready to leave: %s", name, error)
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSING_SECONDS):
+                await _for_each(names, partial(orderly, look), AT_ONCE)
+                await _for_each(list(appended), partial(orderly, rest), AT_ONCE)
+        return appended
+
+    async def _close_all(
+        self, bundle: str, moving: Moving | None, appended: Mapping[TopicName, int]
+    ) -> CursorLog | None:
         cursors = None
         covered = Covered(bundle)
         names = self._topics.names_in(covered)
         log.info("bundle %s is released, with %d topics in memory", bundle, len(names))
+
+        def is_busy(name: TopicName) -> bool:
+            topic = self._topics.get(name)
+            return topic is not None and topic.entries_in != appended.get(name)
+
+        names.sort(key=is_busy)
         try:
             async with asyncio.timeout(CLOSING_SECONDS):
                 await _for_each(names, partial(self._close, moving), AT_ONCE)

@@ -43,6 +43,21 @@ def test_a_consumer_is_dropped_only_while_its_id_is_its_own() -> None:
     assert not opened.consumers
 
 
+def test_a_producer_or_consumer_that_comes_back_does_not_move_any_more() -> None:
+    opened, called = Opened(), list[str]()
+    one: Any = SimpleNamespace(consumer_id=1)
+    opened.moving_producers[1] = lambda: called.append("producer")
+    opened.moving_consumers[1] = lambda: called.append("consumer")
+    assert opened.consumer(1) is None
+    assert opened.consumer(2) is None
+    assert called == ["consumer"]
+    opened.add_producer(producer(1))
+    opened.add_consumer(one)
+    assert opened.consumer(1) is one
+    assert opened.moving_producers == opened.moving_consumers == {}
+    assert called == ["consumer"]
+
+
 def test_watchers_end_with_the_client() -> None:
     opened, closed = Opened(), list[int]()
     for number in (1, 2, 3):

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from pulsark.dispatch.connection import opened
 from pulsark.dispatch.policies.policies import TopicPolicies
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.dispatch.topics import bundle_release
@@ -382,3 +383,150 @@ async def test_of_a_lost_bundle_some_topics_are_closed_at_a_time(broker, monkeyp
     assert broker.broker.topics.served() == []
     assert len(inside) > 2 * bundle_release.AT_ONCE
     assert 1 < most <= bundle_release.AT_ONCE
+
+
+def told(client: Client) -> list[int]:
+    """The producers of which the client was told since the last call that they are closed."""
+    client.has(Command.PING)
+    closed = [a for a in client.answers if a.type == Command.CLOSE_PRODUCER]
+    client.answers.clear()
+    return [command.close_producer.producer_id for command in closed]
+
+
+def heard(client: Client) -> list[int]:
+    """The kinds of what the client was told since the last call."""
+    client.has(Command.PING)
+    kinds = [command.type for command in client.answers]
+    client.answers.clear()
+    return kinds
+
+
+async def many(
+    broker: BrokerInMemory, namespace: str, count: int
+) -> tuple[Client, BrokerInMemory, list[str]]:
+    """A bundle with so many topics in memory, each with a producer that has published once."""
+    await broker.broker.resources.namespaces.create(namespace, boundaries=even_boundaries(1))
+    client = Client(broker)
+    names = [f"persistent://{namespace}/t{number}" for number in range(count)]
+    for number, name in enumerate(names):
+        await client.produce(name, 1, producer_id=number)
+    two = await broker.another()
+    heard(client)
+    return client, two, names
+
+
+@scenario()
+async def test_clients_that_wait_are_told_of_a_move_first_and_the_others_some_at_a_time(
+    broker,
+) -> None:
+    count = 3 * bundle_release.TOLD_AT_ONCE
+    client, *_ = await many(broker, "public/one", count)
+    (bundle,) = broker.broker.ownership.owned()
+    moving = asyncio.create_task(broker.broker.bundle_release.release(bundle, "b2:8080"))
+    leave = broker.broker.ownership.leave
+
+    async def slow(bundle: str, to: str) -> None:
+        await leave(bundle, to)
+        left.set()
+
+    left = asyncio.Event()
+    broker.broker.ownership.leave = slow
+    await left.wait()
+    busy = [count - 1, count - 2]
+    for number in busy:
+        client.send_bytes(publish(number, 1, b"x"))
+    await moving
+    await asyncio.sleep(0)
+    first = told(client)
+    assert first[:2] == busy
+    assert len(first) == bundle_release.TOLD_AT_ONCE + 2
+    late = min(set(range(count)) - set(first))
+    client.send_bytes(publish(late, 1, b"x"))  # it was not told yet, and is at once
+    closed = (await client.take(Command.CLOSE_PRODUCER)).close_producer
+    assert closed.producer_id == late
+    assert closed.assignedBrokerServiceUrl == "pulsar://b2:6650"
+    await asyncio.sleep(0)
+    assert not client.has(Command.CLOSE_PRODUCER)
+    await asyncio.sleep(2 * bundle_release.TELLING_SECONDS)
+    assert len(heard(client)) == count - bundle_release.TOLD_AT_ONCE - len(busy) - 1
+    assert broker.broker.bundle_release._moves == {}
+
+
+@scenario()
+async def test_what_a_consumer_says_hurries_its_move(broker) -> None:
+    count = 2 * bundle_release.TOLD_AT_ONCE
+    client, _, names = await many(broker, "public/one", count)
+    for number, name in enumerate(names):
+        await client.subscribe(name, consumer_id=number)
+    (bundle,) = broker.broker.ownership.owned()
+    await broker.broker.bundle_release.release(bundle, "b2:8080")
+    await asyncio.sleep(0)
+    late = min(set(range(count)) - set(told(client)))
+    flow = Command(type=Command.FLOW)
+    flow.flow.consumer_id, flow.flow.messagePermits = late, 1
+    client.send(flow)
+    assert (await client.take(Command.CLOSE_CONSUMER)).close_consumer.consumer_id == late
+    assert (await client.take(Command.CLOSE_PRODUCER)).close_producer.producer_id == late
+    await asyncio.sleep(0)
+    assert heard(client) == []
+
+
+@scenario()
+async def test_however_many_producers_move_none_is_unknown(broker, monkeypatch) -> None:
+    monkeypatch.setattr(opened, "RECENTLY_CLOSED_PRODUCERS_MAX", 1)
+    count = 2 * bundle_release.TOLD_AT_ONCE
+    client, *_ = await many(broker, "public/one", count)
+    (bundle,) = broker.broker.ownership.owned()
+    await broker.broker.bundle_release.release(bundle, "b2:8080")
+    await asyncio.sleep(0)
+    for number in set(range(count)) - set(told(client)):
+        client.send_bytes(publish(number, 1, b"x"))
+        await client.take(Command.CLOSE_PRODUCER)
+    assert not client.transport.closed
+
+
+@scenario()
+async def test_before_a_large_bundle_leaves_what_nobody_needs_is_closed(broker) -> None:
+    count = 2 * bundle_release.AT_ONCE
+    client, two, names = await many(broker, "public/one", count)
+    for number in range(bundle_release.AT_ONCE):
+        close = Command(type=Command.CLOSE_PRODUCER)
+        close.close_producer.producer_id = close.close_producer.request_id = number
+        client.send(close)
+        await client.take(Command.SUCCESS)
+    one = broker.broker
+    (bundle,) = one.ownership.owned()
+    begin, closed = one.ownership.begin_leaving, []
+
+    async def leaving(bundle: str) -> bool:
+        used = names[bundle_release.AT_ONCE :]
+        assert sorted(str(topic.name) for topic in one.topics.loaded()) == sorted(used)
+        assert not any(topic.ledger._last.writer for topic in one.topics.loaded())
+        client.send_bytes(publish(count - 2, 1, b"x"))
+        await client.take(Command.SEND_RECEIPT)
+        return await begin(bundle)
+
+    unload = one.topics.unload
+
+    async def noted(name: TopicName, moving: object = None) -> None:
+        closed.append(str(name))
+        await unload(name, moving)
+
+    one.ownership.begin_leaving, one.topics.unload = leaving, noted
+    await one.bundle_release.release(bundle, "b2:8080")
+    assert set(closed[:-1]) == set(names) - {names[count - 2]}
+    assert closed[-1] == names[count - 2]  # somebody publishes to it
+    # The entry before was in a ledger that was closed beforehand, and that nobody needed.
+    assert (await two.broker.topics.load(NAME.parse(closed[-1]))).ledger.entries == 1
+
+
+@scenario()
+async def test_who_stops_tells_the_rest_of_a_move_at_once(broker) -> None:
+    count = 3 * bundle_release.TOLD_AT_ONCE
+    client, *_ = await many(broker, "public/one", count)
+    (bundle,) = broker.broker.ownership.owned()
+    await broker.broker.bundle_release.release(bundle, "b2:8080")
+    heard(client)
+    await broker.broker.bundle_release.settled()
+    await asyncio.sleep(0)
+    assert heard(client) == [Command.CLOSE_PRODUCER] * (count - bundle_release.TOLD_AT_ONCE)
