@@ -11,6 +11,7 @@ import typer
 from pulsark import __version__
 from pulsark.cli.admin.audit import audit
 from pulsark.cli.admin.brokers import brokers, bundles
+from pulsark.cli.admin.isolation import isolation
 from pulsark.cli.admin.ledgers import ledgers
 from pulsark.cli.admin.permissions import permissions
 from pulsark.cli.admin.policies import namespaces, policies
@@ -47,6 +48,8 @@ app.add_typer(namespaces, name="namespaces")
 app.add_typer(policies, name="policies")
 app.add_typer(resource_groups, name="resource-groups")
 app.add_typer(brokers, name="brokers")
+app.add_typer(isolation, name="isolation")
+app.add_typer(isolation, name="ns-isolation-policy", hidden=True)  # Pulsar's name, which is long
 app.add_typer(bundles, name="bundles")
 app.add_typer(permissions, name="permissions")
 app.add_typer(audit, name="audit")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from textwrap import wrap
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +14,9 @@ from pulsark.cli.admin.access import admin_client
 from pulsark.cli.terminal.arguments import DEFAULT_ADMIN_URL, AdminUrl, Json
 from pulsark.cli.terminal.output import human_rate, human_size, print_json, print_table
 
-brokers = typer.Typer(help="List the live brokers, and show one.", no_args_is_help=True)
+brokers = typer.Typer(
+    help="List the live brokers, show one, and change settings of all.", no_args_is_help=True
+)
 bundles = typer.Typer(
     help="List the bundles of a namespace with their brokers, move them and split them.",
     no_args_is_help=True,
@@ -82,6 +85,62 @@ def show_broker(
         size = human_size(load[f"bytes_{way}"])
         print(f"{human_rate(load[f'messages_{way}'])} messages/s {said}, {size}/s")
     print(f"{len(owned)} bundles" + "".join(f"\n  {bundle}" for bundle in owned))
+
+
+# -- settings of all brokers ---
+
+Config = Annotated[str, typer.Option("--config", help="Name of the setting.", show_default=False)]
+
+
+@brokers.command("list-dynamic-config")
+def list_dynamic(admin_url: AdminUrl = DEFAULT_ADMIN_URL, as_json: Json = False) -> None:
+    """List the settings that can be changed while brokers run."""
+    found = admin_client(admin_url).get("/brokers/configuration")
+    if as_json:
+        print_json(found)
+    else:
+        print("\n".join(found))
+
+
+@brokers.command("get-all-dynamic-config")
+def show_dynamic(admin_url: AdminUrl = DEFAULT_ADMIN_URL, as_json: Json = False) -> None:
+    """Show the settings that were changed while brokers ran."""
+    _print_settings(admin_client(admin_url).get("/brokers/configuration/values"), as_json=as_json)
+
+
+@brokers.command("get-runtime-config")
+def show_runtime(admin_url: AdminUrl = DEFAULT_ADMIN_URL, as_json: Json = False) -> None:
+    """Show all settings of the broker that is asked, as they are in force."""
+    _print_settings(admin_client(admin_url).get("/brokers/configuration/runtime"), as_json=as_json)
+
+
+@brokers.command("update-dynamic-config")
+def update_dynamic(
+    config: Config,
+    value: Annotated[str, typer.Option("--value", help="What it is to be.", show_default=False)],
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+) -> None:
+    """Change a setting of all brokers."""
+    path = f"/brokers/configuration/{segment(config)}/{segment(value)}"
+    admin_client(admin_url).call("POST", path)
+    print(f"Changed {config}")
+
+
+@brokers.command("delete-dynamic-config")
+def delete_dynamic(config: Config, admin_url: AdminUrl = DEFAULT_ADMIN_URL) -> None:
+    """Have a setting be again what each broker was started with."""
+    admin_client(admin_url).call("DELETE", f"/brokers/configuration/{segment(config)}")
+    print(f"Restored {config}")
+
+
+def _print_settings(found: dict[str, str], *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+    for name, value in sorted(found.items() if not as_json else ()):
+        print("\n".join(wrap(f"{name}={value}", 80, subsequent_indent="  ") or [f"{name}="]))
+
+
+# -- bundles ---
 
 
 @bundles.command("list")

@@ -1,4 +1,4 @@
-"""``pulsark brokers`` and ``pulsark bundles`` against the real admin API."""
+"""``pulsark brokers``, ``bundles`` and ``isolation`` against the real admin API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from pulsark.admin_client.client import AdminClient, Answer
 from pulsark.cli import main
-from pulsark.cli.admin import brokers
+from pulsark.cli.admin import brokers, isolation
 from tests.support.two_brokers import Node, TwoBrokers
 
 TOPIC = "persistent://public/default/t"
@@ -41,7 +41,8 @@ def both() -> Iterator[TwoBrokers]:
 def run(
     both: TwoBrokers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Any:
-    monkeypatch.setattr(brokers, "admin_client", lambda url: Asking(both, both.a))
+    for module in (brokers, isolation):
+        monkeypatch.setattr(module, "admin_client", lambda url: Asking(both, both.a))
 
     def run_one(*words: str) -> str:
         monkeypatch.setattr(sys, "argv", ["pulsark", *words])
@@ -52,7 +53,7 @@ def run(
             code = end.code
         said = capsys.readouterr()
         assert not code, said.err
-        assert all(len(line) <= 80 for line in said.out.splitlines())
+        assert "--json" in words or all(len(line) <= 80 for line in said.out.splitlines())
         return said.out
 
     return run_one
@@ -111,3 +112,43 @@ def test_bundles_are_listed_with_their_brokers_and_moved(both: TwoBrokers, run: 
     assert [name, both.b.peer.broker_id] in lines
     assert run("bundles", "unload", "public/default", name) == f"Unloaded {name}\n"
     assert json.loads(run("bundles", "list", "public/default", "--json"))[name] is None
+
+
+def test_settings_of_all_brokers_are_changed_and_shown(both: TwoBrokers, run: Any) -> None:
+    assert "maxTenants" in run("brokers", "list-dynamic-config").split()
+    assert "maxTenants" in json.loads(run("brokers", "list-dynamic-config", "--json"))
+    assert run("brokers", "get-all-dynamic-config") == ""
+    types = "subscriptionTypesEnabled"
+    for config, value in (("maxTenants", "7"), (types, "Shared,Failover")):
+        said = run("brokers", "update-dynamic-config", "--config", config, "--value", value)
+        assert said == f"Changed {config}\n"
+    shown = run("brokers", "get-all-dynamic-config")
+    assert shown == f"maxTenants=7\n{types}=Shared,Failover\n"
+    assert json.loads(run("brokers", "get-runtime-config", "--json"))["maxTenants"] == "7"
+    assert "maxTenants=7" in run("brokers", "get-runtime-config").splitlines()
+    restored = run("brokers", "delete-dynamic-config", "--config", types)
+    assert restored == f"Restored {types}\n"
+    assert json.loads(run("brokers", "get-all-dynamic-config", "--json")) == {"maxTenants": "7"}
+
+
+@pytest.mark.feature("F91")
+def test_namespaces_are_kept_to_some_brokers(both: TwoBrokers, run: Any) -> None:
+    command = "isolation"
+    assert run("ns-isolation-policy", "list", "standalone") == "No isolation policies\n"
+    broker = both.b.peer.broker_id
+    options = ("--namespaces", "t/.*, u/" + "x" * 60, "--primary", broker)
+    assert run(command, "set", "standalone", "p", *options) == "Set p\n"
+    stored = json.loads(run(command, "get", "standalone", "p"))
+    assert stored["namespaces"] == ["t/.*", "u/" + "x" * 60]
+    assert stored["auto_failover_policy"]["parameters"] == {
+        "min_limit": "1",
+        "usage_threshold": "100",
+    }
+    assert json.loads(run(command, "list", "standalone", "--json")) == {"p": stored}
+    assert f"  primary    {broker}\n" in run(command, "list", "standalone")
+    lines = [line.split() for line in run(command, "brokers", "standalone").splitlines()]
+    assert [broker, "p", "primary"] in lines
+    assert [both.a.peer.broker_id, "-", "-"] in lines
+    assert len(json.loads(run(command, "brokers", "standalone", "--json"))) == 2
+    assert run(command, "delete", "standalone", "p") == "Deleted p\n"
+    assert json.loads(run(command, "list", "standalone", "--json")) == {}
