@@ -1,4 +1,4 @@
-"""``pulsark isolation``, Pulsar's ``ns-isolation-policy``: which brokers may have which namespaces."""
+"""``pulsark isolation``, in Pulsar ``ns-isolation-policy``: who may have which namespaces."""
 
 from __future__ import annotations
 
