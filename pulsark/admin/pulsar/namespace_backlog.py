@@ -126,5 +126,6 @@ async def _has(broker: Broker, name: TopicName, wanted: str) -> bool:
     record = await read_record(managed_ledger_path(name), broker.metadata)
     if record is None:
         return False
-    cursors = await broker.cursor_logs.mark_deletes(name, record.topic_id)
+    await broker.ownership.own(name)  # what is to be done with them, is done here
+    cursors = await broker.cursor_logs.mark_deletes(name, record.topic_id) or {}
     return wanted in cursors if wanted else bool(cursors)

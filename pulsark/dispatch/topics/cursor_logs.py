@@ -52,9 +52,15 @@ class CursorLogs:
         metadata, ledgers = await self._storage.of_bundle(bundle)
         return await CursorLog.open(bundle, ledgers, metadata, self._config, self._runtime)
 
-    async def mark_deletes(self, name: TopicName, topic_id: str) -> dict[str, Position]:
-        """The durable cursors of an unloaded topic: names and mark-delete positions."""
-        return (await self.of(name)).mark_deletes(topic_id)
+    async def mark_deletes(self, name: TopicName, topic_id: str) -> dict[str, Position] | None:
+        """The durable cursors of an unloaded topic: names and mark-delete positions.
+
+        ``None`` if this broker has not its bundle, which is not claimed for a question.
+        """
+        bundle = await self._ownership.bundle_named(name)
+        if not self._ownership.has(bundle):
+            return None
+        return (await self.of_bundle(bundle)).mark_deletes(topic_id)
 
     def drop_failed(self) -> None:
         """Forget logs that stopped for good; the next request opens them anew."""

@@ -141,6 +141,8 @@ class UnloadedPolicies:
         if record is None or folded is None:
             return False  # or it changes at this moment: then a broker has loaded it
         cursors = await self._cursor_logs.mark_deletes(name, record.topic_id)
+        if cursors is None:
+            return False  # its bundle has just left
         now_ms = self._runtime.sure_clock.now_ms()
         unused = self._runtime.clock.monotonic() - await self._unused_since(name)
         return has_work(record, cursors, policies, now_ms, int(unused * 1000), folded)

@@ -132,6 +132,9 @@ async def test_a_topic_that_another_broker_served_just_now_is_not_unused(broker)
     assert not await care.is_due(name, policies)
     await asyncio.sleep(20)
     assert await care.is_due(name, policies)
+    await one.bundle_release.release_all()
+    assert not await care.is_due(name, policies)  # and that question claims nothing
+    assert one.ownership.owned() == []
 
 
 @scenario()
