@@ -7,6 +7,7 @@ parts, most often ``topics``.
 from __future__ import annotations
 
 import dataclasses
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pulsark import __version__
@@ -31,11 +32,8 @@ from pulsark.dispatch.publish_rates import PublishRates
 from pulsark.dispatch.stats.load_reports import LoadReports
 from pulsark.dispatch.stats.rates import Rates
 from pulsark.dispatch.stats.stats import Stats
-from pulsark.dispatch.tables.bulk_publishing import BulkPublishing
-from pulsark.dispatch.tables.erasure import Erasure
 from pulsark.dispatch.tables.far_tables import FarTables
 from pulsark.dispatch.tables.sealing import Sealing
-from pulsark.dispatch.tables.table_retention import TableRetention
 from pulsark.dispatch.topics.assigned_bundles import AssignedBundles
 from pulsark.dispatch.topics.bundle_release import BundleRelease
 from pulsark.dispatch.topics.bundle_split import BundleSplit
@@ -71,7 +69,10 @@ if TYPE_CHECKING:
     from pulsark.dispatch.peers.peers import Peers
     from pulsark.dispatch.peers.topics_elsewhere import TopicsElsewhere
     from pulsark.dispatch.scalable.scalable_topics import ScalableTopics
+    from pulsark.dispatch.tables.bulk_publishing import BulkPublishing
+    from pulsark.dispatch.tables.erasure import Erasure
     from pulsark.dispatch.tables.far_tables import TableCalls
+    from pulsark.dispatch.tables.table_retention import TableRetention
     from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
     from pulsark.security.audit.audit import Audit
@@ -159,11 +160,6 @@ class Broker:
             FarTables(self.registry, self.ownership, self.lookup, tables, self._table_calls),
             self.policy_source.current,
         )
-        self.bulk_publishing = BulkPublishing(
-            self.clock, self.resources, self.topics, self.schema_admission, self.sealing
-        )
-        self.erasure = Erasure(settings, runtime, ledgers, self.sealing)
-        self.table_retention = TableRetention(settings, self.sure_clock, self.sealing)
         self.producer_names = ProducerNames(settings.clusterName, metadata)
         self.topic_feeds = TopicFeeds(metadata, self.catalog)
         self.subscribing = Subscribing(settings, self.clock, self.creation, self.schema_admission)
@@ -383,6 +379,29 @@ class Broker:
         await self.cursor_logs.close()
         self.bundle_release.close()
         self.schemas.close()
+
+    @cached_property
+    def bulk_publishing(self) -> BulkPublishing:
+        """Ledgers that Spark wrote as files."""
+        from pulsark.dispatch.tables.bulk_publishing import BulkPublishing  # for those who need it
+
+        return BulkPublishing(
+            self.clock, self.resources, self.topics, self.schema_admission, self.sealing
+        )
+
+    @cached_property
+    def erasure(self) -> Erasure:
+        """Messages that are erased wherever they are."""
+        from pulsark.dispatch.tables.erasure import Erasure  # for those who need it
+
+        return Erasure(self.settings, self.runtime, self.ledgers, self.sealing)
+
+    @cached_property
+    def table_retention(self) -> TableRetention:
+        """The retention of tables, applied when somebody asks."""
+        from pulsark.dispatch.tables.table_retention import TableRetention  # for those who need it
+
+        return TableRetention(self.settings, self.sure_clock, self.sealing)
 
     def other_brokers(self) -> Peers | None:
         """How to call the other brokers; ``None`` if this one is alone."""

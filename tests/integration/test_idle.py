@@ -51,6 +51,21 @@ OF_SCHEMAS = {
 }
 """What is loaded of schemas while no topic has one: nothing that parses or compares."""
 
+OF_TABLES = {
+    "pulsark.dispatch.tables.attach_for_others",
+    "pulsark.dispatch.tables.bulk_publishing",
+    "pulsark.dispatch.tables.erasure",
+    "pulsark.dispatch.tables.sealed_copies",
+    "pulsark.dispatch.tables.sealing_jobs",
+    "pulsark.dispatch.tables.table_retention",
+    "pulsark.dispatch.tables.tidying",
+    "pulsark.storage.table.attach",
+    "pulsark.storage.table.table",
+    "pulsark.storage.table.table_repair",
+    "shutil",
+}
+"""What is loaded once a table is opened, or somebody asks for it."""
+
 SCRIPT = """
 import asyncio, json, sys
 import uvloop
@@ -100,8 +115,8 @@ async def main():
     v5 = [name for name in sys.modules if any(word in name for word in words)]
     audit = [name for name in sys.modules if "audit" in name]
     rss_mb = pages * 4096 / 1e6
-    found = {"modules": modules, "security": security, "schemas": schemas}
-    print(json.dumps(found | {"v5": v5, "audit": audit, "rss_mb": rss_mb}))
+    found = {"modules": modules, "all": sorted(sys.modules), "security": security}
+    print(json.dumps(found | {"schemas": schemas, "v5": v5, "audit": audit, "rss_mb": rss_mb}))
     await standalone.stop()
 
 uvloop.run(main())
@@ -122,6 +137,7 @@ def test_an_idle_broker_is_small(tmp_path: Path) -> None:
     assert HEAVY & set(found["modules"]) == set()
     assert set(found["security"]) == OF_SECURITY
     assert set(found["schemas"]) == OF_SCHEMAS
+    assert OF_TABLES & set(found["all"]) == set()
     assert found["v5"] == []
     assert found["audit"] == []
     assert found["rss_mb"] < 65

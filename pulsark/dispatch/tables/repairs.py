@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.errors import OlderMetadataError, StorageError
 from pulsark.limits import READS_PER_TURN_MAX
-from pulsark.storage.table.table_repair import Repair
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from pulsark.metadata.resources import Resources
     from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
     from pulsark.storage.table.range_reader import RangeReader
+    from pulsark.storage.table.table_repair import Repair
     from pulsark.storage.table.tables import Tables
     from pulsark.wire.topic_name import TopicName
 
@@ -114,6 +114,8 @@ class TableRepairs:
         """Take up what a table knows; its caller has it to itself."""
         self._adopted.add(base)
         log.error("the table of %s is adopted although %s", base, error)
+        from pulsark.storage.table.table_repair import Repair  # few tables ever need it
+
         repair = Repair()
         await self._repair(base, repair, give_up=False)
         lost = len(repair.lost) + len(repair.lost_entries)

@@ -10,21 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.loop.chores import Chore
-from pulsark.dispatch.tables.attach_for_others import AttachForOthers
 from pulsark.dispatch.tables.journal_release import JournalRelease
 from pulsark.dispatch.tables.listed_ledgers import ListedLedgers
 from pulsark.dispatch.tables.progress import SealingProgress
 from pulsark.dispatch.tables.rejoining import Rejoining
 from pulsark.dispatch.tables.repairs import TableRepairs
 from pulsark.dispatch.tables.rounds import SealingRounds, TableFailures
-from pulsark.dispatch.tables.sealed_copies import SealedCopies
 from pulsark.dispatch.tables.sealing_due import ATTACH_BYTES, CHECK_SECONDS, Due, first_of
-from pulsark.dispatch.tables.sealing_jobs import SealingJobs
 from pulsark.dispatch.tables.table_waits import CrowdedTables, Leases, ReadTables, TidyQueue
-from pulsark.dispatch.tables.tidying import Tidying
 from pulsark.errors import CrowdedTableError, OlderMetadataError, PulsarkError, StorageError
 from pulsark.storage.table.range_reader import RangeReader
 
@@ -33,7 +30,11 @@ if TYPE_CHECKING:
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.policies.policies import TopicPolicies
+    from pulsark.dispatch.tables.attach_for_others import AttachForOthers
     from pulsark.dispatch.tables.far_tables import FarTables
+    from pulsark.dispatch.tables.sealed_copies import SealedCopies
+    from pulsark.dispatch.tables.sealing_jobs import SealingJobs
+    from pulsark.dispatch.tables.tidying import Tidying
     from pulsark.dispatch.topic.topic import Topic
     from pulsark.dispatch.topics.catalog import TopicCatalog
     from pulsark.dispatch.topics.guarded_storage import GuardedStorage
@@ -91,11 +92,15 @@ class Sealing:
         policies_of: Callable[[TopicName], Awaitable[TopicPolicies]],
     ) -> None:
         clock = self._clock = runtime.clock
+        self._sure_clock = runtime.sure_clock
+        self._settings = settings
         self._topics = topics
         self._catalog = catalog
         self._tables = tables
         self.topic_tables = topic_tables
         self._metadata = metadata
+        self._resources = resources
+        self._ownership = ownership
         self.far = far
         self._policies_of = policies_of
         self._adopting: asyncio.Task[None] | None = None
@@ -108,10 +113,6 @@ class Sealing:
         self.leases = Leases(clock)
         self.reads = ReadTables(settings, clock)
         self._progress = SealingProgress(tables, self._release, self.reads, self._tidy_queue)
-        self._tidying = Tidying(
-            settings, clock, runtime.sure_clock, metadata, topics, tables, self.source.entries,
-            self._are_shared,
-        )  # fmt: skip
         self.rounds = SealingRounds(
             settings, clock, topics, self._progress, self.leases, self._crowded,
             self._tidy_queue, self._failures, lambda: settings.sealByJobs and far.is_alone,
@@ -122,13 +123,45 @@ class Sealing:
             settings, resources, topics, catalog, tables, topic_tables, self.source,
             self._progress, rejoining, self._repaired,
         )  # fmt: skip
-        self.jobs = SealingJobs(resources, topics, self, tables, topic_tables)
-        self.copies = SealedCopies(metadata, resources, tables, topic_tables)
-        self.for_others = AttachForOthers(
-            metadata, resources, ownership, tables, topic_tables, self._tidy_queue, self._crowded
-        )
         topic_tables.on_end = self._deleted
         topic_tables.existing_far = far.existing
+
+    # -- what few brokers are asked for; an idle one has nothing of it ---
+
+    @cached_property
+    def jobs(self) -> SealingJobs:
+        """Sealing by Spark."""
+        from pulsark.dispatch.tables.sealing_jobs import SealingJobs
+
+        return SealingJobs(self._resources, self._topics, self, self._tables, self.topic_tables)
+
+    @cached_property
+    def copies(self) -> SealedCopies:
+        """On which roots tables are."""
+        from pulsark.dispatch.tables.sealed_copies import SealedCopies
+
+        return SealedCopies(self._metadata, self._resources, self._tables, self.topic_tables)
+
+    @cached_property
+    def for_others(self) -> AttachForOthers:
+        """What other brokers have attached here."""
+        from pulsark.dispatch.tables.attach_for_others import AttachForOthers
+
+        return AttachForOthers(
+            self._metadata, self._resources, self._ownership, self._tables, self.topic_tables,
+            self._tidy_queue, self._crowded,
+        )  # fmt: skip
+
+    @cached_property
+    def _tidying(self) -> Tidying:
+        from pulsark.dispatch.tables.tidying import Tidying
+
+        return Tidying(
+            self._settings, self._clock, self._sure_clock, self._metadata, self._topics,
+            self._tables, self.source.entries, self._are_shared,
+        )  # fmt: skip
+
+    # -- tables ---
 
     async def table(self, base: TopicName) -> TableState | None:
         """Where the table of a topic is and what it has; ``None`` without one."""

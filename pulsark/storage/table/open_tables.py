@@ -11,15 +11,15 @@ from pulsark.errors import StorageError
 from pulsark.metadata.paths import TABLES, managed_ledger_path, table_path, topic_at
 from pulsark.metadata.topic_resources import PartitionedTopics
 from pulsark.storage.managed_ledger.record import read_record
-from pulsark.storage.table.attach import TableOwner
 from pulsark.storage.table.files.record import TableRecord
-from pulsark.storage.table.table import Table
 from pulsark.storage.table.table_logs import TableLogs
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from pulsark.metadata.store import MetadataStore
+    from pulsark.storage.table.attach import TableOwner
+    from pulsark.storage.table.table import Table
     from pulsark.storage.table.table_parts import TableParts
     from pulsark.storage.table.tables_to_delete import TablesToDelete
     from pulsark.wire.topic_name import TopicName
@@ -51,6 +51,8 @@ class OpenTables:
             if table is not None and table.record.table_id == table_id:
                 self._tables.move_to_end(path)
                 return table
+            from pulsark.storage.table.table import Table  # an idle broker opens none
+
             owner = await self._opened(name, table_id)
             table = self._tables[path] = Table(name, owner, self._parts, self._lost)
             while len(self._tables) > TABLES_MAX:
@@ -69,6 +71,8 @@ class OpenTables:
     async def _opened(
         self, name: TopicName, table_id: str, *, roll_forward: bool = True
     ) -> TableOwner:
+        from pulsark.storage.table.attach import TableOwner
+
         before = await self._record_of_another(name, table_id)
         if before is not None:  # its topic was deleted, and the deletion broken off
             noted = await self._to_delete.note_record(name, before)

@@ -28,7 +28,6 @@ from pulsark.storage.table.publishing import TablePublishing
 from pulsark.storage.table.read_ahead import BLOCK_BYTES, ReadAhead
 from pulsark.storage.table.roots import TableRoots
 from pulsark.storage.table.table_parts import TableParts
-from pulsark.storage.table.table_repair import Listed, Repair, TableRepair
 from pulsark.storage.table.tables_elsewhere import TablesElsewhere
 from pulsark.storage.table.tables_to_delete import TablesToDelete
 from pulsark.storage.table.taking_up import Join, all_listed, take_up
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from pulsark.storage.table.root_identity import StorageRoots
     from pulsark.storage.table.table import Table
     from pulsark.storage.table.table_parts import SchemasOf
+    from pulsark.storage.table.table_repair import Listed, Repair
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +126,8 @@ class Tables:
         listed: Listed | None = None,
     ) -> None:
         """``TableRepair`` of a table that there is; ``repair`` says how far it is."""
+        from pulsark.storage.table.table_repair import TableRepair  # few tables ever need it
+
         owner = await self._open.to_be_repaired(name, table_id)
         repair.step = "reading the logs"
         normal = self.processes.normal
