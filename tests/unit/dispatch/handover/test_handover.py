@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
 import uvloop
 
 from pulsark.dispatch.handover import lobby as lobby_module
+from pulsark.dispatch.handover import receiver as receiver_module
 from pulsark.dispatch.handover.lobby import Lobby
 from pulsark.dispatch.handover.receiver import Receiver
 from pulsark.dispatch.handover.sender import GIVEN, SocketSender
@@ -193,6 +195,73 @@ async def test_more_clients_than_the_other_process_takes_at_once_wait_in_order(
         for client in clients:
             client.close()
         assert made.refusals.empty()
+
+
+@contextmanager
+def no_free_descriptor() -> Iterator[None]:
+    """In this process, whose lowest free one is the first that it may not have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def paused(receiver: Receiver) -> None:
+    for _ in range(100_000):
+        await asyncio.sleep(0)
+        if receiver._resuming is not None:
+            return
+    raise AssertionError("it goes on")
+
+
+@pytest.mark.parametrize("had_room", [False, True])
+def test_clients_wait_while_the_other_process_has_no_free_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, had_room: bool
+) -> None:
+    """``had_room``: when it looked; somebody else took the descriptor in between."""
+
+    async def scenario() -> None:
+        async with brokers(tmp_path) as made:
+            with made.client() as first:
+                first.sendall(connect(f"localhost:{THERE}"))
+                await made.there.bytes_of_next()
+            here = []
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                for _ in range(4):
+                    here.append(socket.create_connection(listener.getsockname()))
+                    made.sender.give(listener.accept()[0], f"localhost:{THERE}")
+            if had_room:
+                monkeypatch.setattr(receiver_module, "_has_room", lambda sender: True)
+            with no_free_descriptor():
+                await paused(made.receiver)
+                monkeypatch.undo()
+            for client in here[1 if had_room else 0 :]:
+                client.sendall(b"x")
+                assert await made.there.bytes_of_next() == b"x"
+            if had_room:
+                assert await ended(here[0])
+            for client in here:
+                client.close()
+
+    uvloop.run(scenario())
+
+
+@run
+async def test_another_process_can_pass_clients_on_once_there_are_free_descriptors(
+    directory: Path,
+) -> None:
+    async with brokers(directory) as made:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as way:
+            way.connect(made.address_of(THERE))
+            with no_free_descriptor():
+                await paused(made.receiver)
+            with made.client() as client:
+                client.sendall(connect(f"localhost:{THERE}"))
+                assert await made.there.bytes_of_next() == connect(f"localhost:{THERE}")
 
 
 @run
