@@ -322,6 +322,30 @@ def test_a_part_that_fails_fails_the_run() -> None:
         sim.run(main())
 
 
+def test_a_defect_of_the_bookie_is_an_answer_and_the_next_request_is_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with wired(sim) as (wire, remote):
+            await appended(remote, run(0))
+            tail = wire.bookie.tail
+
+            async def broken(ledger_id: int, *, fence: bool) -> object:
+                raise KeyError("a defect")
+
+            wire.bookie.tail = broken  # type: ignore[assignment,method-assign]
+            before = asyncio.get_running_loop().time()
+            with pytest.raises(StorageError, match="KeyError: 'a defect'"):
+                await remote.tail(7, fence=False)
+            assert asyncio.get_running_loop().time() - before < 1
+            wire.bookie.tail = tail  # type: ignore[method-assign]
+            await remote.tail(7, fence=False)
+
+    with Simulation() as sim:
+        sim.run(main())
+    assert "Traceback" in caplog.text
+
+
 def test_a_bookie_reads_no_more_than_it_can_write() -> None:
     async def main() -> None:
         async with wired(sim) as (wire, remote):
