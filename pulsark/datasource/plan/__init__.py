@@ -1,5 +1,8 @@
-"""What the driver does before tasks run.
+"""The driver's work before tasks run.
 
-``topics`` finds the topics of a query and where they start and end, ``plan`` cuts ledgers into
-splits (pure arithmetic).
+Start with ``plan``: pure arithmetic that turns offsets into splits, each of one or more spans of
+ledgers. ``topics`` finds the topics of a query, and where each partition starts and ends.
+``cursor_changes`` checks rows that change cursors; ``workers`` tunes Spark's Python workers.
+
+Splits of a partition do not overlap and leave no entry out. The same offsets give the same splits.
 """

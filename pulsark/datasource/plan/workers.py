@@ -6,11 +6,10 @@ import gc
 
 
 def settle() -> None:
-    """What this process has imported is no garbage, and is not looked at any more.
+    """Exclude everything imported so far from garbage collection, once per process.
 
-    Spark collects garbage after each task of a worker. With pyarrow and pandas there that takes
-    50 ms of a processor, more than the task of a micro-batch; settled, it takes none. Once for
-    each process, when a task has imported what it needs: later calls do nothing.
+    Spark collects garbage after each task of a worker. With pyarrow and pandas imported, that takes
+    50 ms of processor time, more than a task of a micro-batch; afterwards it takes none.
     """
     if not gc.get_freeze_count():
         gc.freeze()

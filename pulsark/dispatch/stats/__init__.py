@@ -1,5 +1,8 @@
 """Statistics of topics, subscriptions, producers and consumers, with Pulsar's names.
 
-``stats`` builds the documents, ``rates`` computes rates per second, ``key_shared_stats`` shows
-which consumer has which hash ranges. Nothing here changes what it reads.
+Start with ``stats``: it builds the documents ``stats`` and ``internalStats``. ``rates`` computes
+rates per second from counters, ``key_shared_stats`` shows which consumer has which hash ranges, and
+``load_reports`` tells other brokers the load of this one.
+
+Nothing here changes what it reads, or loads a topic.
 """

@@ -1,5 +1,8 @@
-"""The stored part of delayed delivery: which messages are due when, in buckets.
+"""The stored index of delayed delivery: when each message of a topic is due.
 
-``delayed_buckets`` stores a topic's buckets in ledgers; ``delayed_pages`` is the format of their
-keys. The index is a hint: the broker checks the entry's own time before it delivers it.
+``delayed_buckets`` stores a topic's index as buckets in ledgers, and merges them.
+``delayed_pages`` is their format: pages of positions in the order of time.
+
+The index is derived from the messages: the time in the entry decides. If a bucket is lost, its
+messages are read again; a superfluous bucket is harmless. A topic's subscriptions share one index.
 """

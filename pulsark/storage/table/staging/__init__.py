@@ -1,5 +1,8 @@
 """Files prepared for a bulk publish, by the broker or by Spark's tasks.
 
-``bulk_writer`` writes the messages of one partition; ``staged_ledger`` has the names and the
-description of such files. A file is not part of a topic before a bulk publish names it.
+``bulk_writer`` writes the messages of one partition in their order; ``staged_ledger`` has the names
+and the description of such files.
+
+A staged file is not part of a topic until a bulk publish names it. If none does, it is deleted
+after a day.
 """
