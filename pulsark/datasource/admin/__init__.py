@@ -1,6 +1,6 @@
-"""What a query, a job or a notebook asks of the broker's admin API.
+"""The calls of queries, jobs and notebooks to the broker's admin API.
 
-``client`` has the errors of the data source and one attribute for each resource, which has a
-module. ``partitions`` and ``table_files`` are what the broker says of a topic. The routes are in
-``admin.spark``.
+Start with ``client``: it has one attribute for each resource, and turns failures into the errors of
+the data source. Each resource has a module; its class ends in ``Calls``. ``partitions`` and
+``table_files`` are parsed answers. The broker's routes are in ``admin.spark``.
 """
