@@ -27,6 +27,7 @@ from pulsark.dispatch.peers.http_call import (
     PeerError,
     PeerGoneError,
     PeerSlowError,
+    UnsendableError,
 )
 from pulsark.dispatch.peers.peers import NotBelievedError, NotOwnerError, Peers
 from pulsark.dispatch.peers.whereabouts import Peer
@@ -181,15 +182,22 @@ class Forwarded(Response):
             # The connection ends without the end of the answer, which says what there is to say.
             log.warning("the answer of %s broke off: %s", peer.broker_id, error)
             return
+        if isinstance(error, UnsendableError):
+            await _refuse(400, f"The request is not understood: {error}", send)
+            return
         status = 504 if isinstance(error, PeerSlowError) else 503
         advice = "Try again in a moment"
         if isinstance(error, PeerBrokeOffError) and self._request.method not in _SAFE:
             advice = "It may have been done all the same: look before you try again"
         reason = f"Broker {peer.broker_id}, which serves this, does not answer: {error}. {advice}"
         log.warning("%s %s: %s", self._request.method, self._request.url.path, reason)
-        headers = [(b"content-type", b"application/json"), (b"retry-after", b"1")]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": json.dumps({"reason": reason}).encode()})
+        await _refuse(status, reason, send, (b"retry-after", b"1"))
+
+
+async def _refuse(status: int, reason: str, send: Send, *more: tuple[bytes, bytes]) -> None:
+    headers = [(b"content-type", b"application/json"), *more]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps({"reason": reason}).encode()})
 
 
 async def _gone(receive: Receive) -> None:

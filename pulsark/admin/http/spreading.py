@@ -23,7 +23,12 @@ from pulsark.admin.http.errors import status_of
 from pulsark.admin.http.inner import NAMED, answer_of, scope_of
 from pulsark.admin.http.places import ToBrokers, ToPartitions
 from pulsark.admin.http.requests import body_bytes
-from pulsark.dispatch.peers.http_call import PeerBrokeOffError, PeerError, PeerGoneError
+from pulsark.dispatch.peers.http_call import (
+    PeerBrokeOffError,
+    PeerError,
+    PeerGoneError,
+    UnsendableError,
+)
 from pulsark.dispatch.peers.peers import NotBelievedError, NotOwnerError, Peers, reason_in
 from pulsark.dispatch.peers.whereabouts import Peer
 from pulsark.errors import PulsarkError
@@ -161,6 +166,8 @@ class _Spread:
 
 
 def _unanswered(peer: Peer, error: PeerError, method: str) -> tuple[int, bytes]:
+    if isinstance(error, UnsendableError):
+        return 400, json.dumps({"reason": f"The request is not understood: {error}"}).encode()
     advice = "try again in a moment"
     if isinstance(error, PeerBrokeOffError) and method not in _SAFE:
         advice = "it may have been done all the same: look before you try again"

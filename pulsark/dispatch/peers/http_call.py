@@ -28,6 +28,10 @@ class PeerError(PulsarkError):
     """A call to a broker failed."""
 
 
+class UnsendableError(PeerError):
+    """The request is none that HTTP/1.1 can carry; nobody got it."""
+
+
 class PeerGoneError(PeerError):
     """The broker cannot be reached: it did not get the request."""
 
@@ -114,6 +118,7 @@ async def answered(
 ) -> AsyncIterator[PeerAnswer]:
     """Send a request; ``PeerError``. The connection closes with this context."""
     parts = urlsplit(url)
+    head = _head(request, parts.netloc)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     context = tls if parts.scheme == "https" else None
     try:
@@ -126,30 +131,37 @@ async def answered(
     try:
         connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=HTTP_HEAD_BYTES_MAX)
         answer = PeerAnswer(connection, reader, seconds)
-        await _send(connection, writer, request, parts.netloc, seconds)
+        await _send(connection, writer, head, request.body, seconds)
         await answer.begin()
         yield answer
     finally:
         writer.transport.abort()
 
 
-async def _send(
-    connection: h11.Connection,
-    writer: asyncio.StreamWriter,
-    request: Request,
-    host: str,
-    seconds: float,
-) -> None:
+def _head(request: Request, host: str) -> h11.Request:
+    """``UnsendableError``: servers take more characters in a client's request than h11 sends."""
     headers = [
         (b"host", host.encode()),
         (b"content-length", str(len(request.body)).encode()),
         (b"connection", b"close"),
         *request.headers,
     ]
-    head = h11.Request(method=request.method, target=request.target, headers=headers)
+    try:
+        return h11.Request(method=request.method, target=request.target, headers=headers)
+    except (h11.LocalProtocolError, UnicodeEncodeError) as error:
+        raise UnsendableError(f"it cannot be sent on to another broker: {error}") from None
+
+
+async def _send(
+    connection: h11.Connection,
+    writer: asyncio.StreamWriter,
+    head: h11.Request,
+    body: bytes,
+    seconds: float,
+) -> None:
     writer.write(connection.send(head) or b"")
-    if request.body:
-        writer.write(connection.send(h11.Data(data=request.body)) or b"")
+    if body:
+        writer.write(connection.send(h11.Data(data=body)) or b"")
     connection.send(h11.EndOfMessage())
     try:
         async with asyncio.timeout(seconds):

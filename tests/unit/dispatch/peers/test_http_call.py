@@ -15,6 +15,7 @@ from pulsark.dispatch.peers.http_call import (
     PeerGoneError,
     PeerSlowError,
     Request,
+    UnsendableError,
     answered,
 )
 
@@ -68,6 +69,21 @@ def test_a_request_goes_whole_and_an_answer_comes_back() -> None:
     assert seen[0].startswith(b"PUT /x HTTP/1.1\r\n")
     assert b"content-length: 3\r\n" in seen[0].lower()
     assert seen[1] == b"abc"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request("GET", "/a b", [], b""),
+        Request("GET", "/\u00e9", [], b""),
+        Request("GET", "/x", [(b"user-agent", b"a\nb")], b""),
+        Request("GET", "/x", [(b"user agent", b"a")], b""),
+        Request("G T", "/x", [], b""),
+    ],
+)
+def test_what_http_cannot_carry_is_sent_to_nobody(request_: Request) -> None:
+    with pytest.raises(UnsendableError, match="cannot be sent on"):
+        asyncio.run(ask(saying(b"HTTP/1.1 204 No Content\r\n\r\n"), request_))
 
 
 @pytest.mark.parametrize(
