@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
@@ -32,6 +33,8 @@ from pulsark.dispatch.peers.http_call import (
 from pulsark.dispatch.peers.peers import NotBelievedError, NotOwnerError, Peers
 from pulsark.dispatch.peers.whereabouts import Peer
 from pulsark.security.broker_calls import BrokerCall
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -91,16 +94,7 @@ class Forwarded(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Ask the owner, and pass on what it says."""
-        work = asyncio.create_task(self._work(send))
-        watch = asyncio.create_task(_gone(receive))
-        try:
-            await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            watch.cancel()
-            work.cancel()
-            await asyncio.wait((work, watch))
-        if not work.cancelled():
-            work.result()
+        await _with_client(self._work(send), receive)
 
     async def _work(self, send: Send) -> None:
         peer = self._elsewhere.peer
@@ -198,6 +192,37 @@ async def _refuse(status: int, reason: str, send: Send, *more: tuple[bytes, byte
     headers = [(b"content-type", b"application/json"), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": json.dumps({"reason": reason}).encode()})
+
+
+class WithClient(Response):
+    """An answer that is made only for as long as the client waits for it."""
+
+    def __init__(self, make: Callable[[], Awaitable[Response]]) -> None:
+        super().__init__()
+        self._make = make
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Make it, and say it."""
+
+        async def made() -> Response:
+            return await self._make()
+
+        found = await _with_client(made(), receive)
+        if found is not None:
+            await found(scope, receive, send)
+
+
+async def _with_client(work: Coroutine[Any, Any, T], receive: Receive) -> T | None:
+    """What comes of it; ``None``: the client has hung up, and it ended with that."""
+    doing = asyncio.create_task(work)
+    watch = asyncio.create_task(_gone(receive))
+    try:
+        await asyncio.wait((doing, watch), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        watch.cancel()
+        doing.cancel()
+        await asyncio.wait((doing, watch))
+    return None if doing.cancelled() else doing.result()
 
 
 async def _gone(receive: Receive) -> None:

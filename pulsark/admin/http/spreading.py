@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 
 from pulsark.admin.http.broker_calls import CALL, target_of
 from pulsark.admin.http.errors import status_of
+from pulsark.admin.http.forwarding import WithClient
 from pulsark.admin.http.inner import NAMED, answer_of, scope_of
 from pulsark.admin.http.places import ToBrokers, ToPartitions
 from pulsark.admin.http.requests import body_bytes
@@ -81,8 +82,11 @@ async def to_partitions(request: Request, error: Exception) -> Response:
         status, body = await spread.at_owner(name, method, f"{target}?{query}" if query else target)
         return Part(str(name), index, status, body)
 
-    parts = await _several(one, error.partitions)
-    return place.merge(request.app.state.broker, request, parts)
+    async def all_of_them() -> Response:
+        parts = await _several(one, error.partitions)
+        return place.merge(request.app.state.broker, request, parts)
+
+    return await _answer(request, all_of_them)
 
 
 async def to_brokers(request: Request, error: Exception) -> Response:
@@ -105,8 +109,16 @@ async def to_brokers(request: Request, error: Exception) -> Response:
             status, body = _unanswered(peer, failed, request.method)
         return Part(f"broker {peer.broker_id}", index, status, body)
 
-    parts = await _several(one, len(peers))
-    return error.place.merge(request.app.state.broker, request, parts)
+    async def all_of_them() -> Response:
+        parts = await _several(one, len(peers))
+        return error.place.merge(request.app.state.broker, request, parts)
+
+    return await _answer(request, all_of_them)
+
+
+async def _answer(request: Request, make: Callable[[], Awaitable[Response]]) -> Response:
+    """What is only read ends with the client; what was begun to be changed is changed."""
+    return WithClient(make) if request.method in _SAFE else await make()
 
 
 class _Spread:

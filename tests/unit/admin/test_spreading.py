@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,6 +41,54 @@ def test_a_subscription_is_made_and_deleted_in_all_partitions(both: TwoBrokers) 
     assert both.call(both.a, "GET", f"{NAMESPACE}/p/subscriptions").json == []
     missing = both.call(both.a, "DELETE", f"{NAMESPACE}/p/subscription/s")
     assert (missing.status, missing.reason) == (404, "Subscription not found")
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "ends"),
+    [
+        ("GET", f"{NAMESPACE}/p/subscriptions", True),
+        ("GET", f"{V2}/non-persistent/public/default", True),
+        ("DELETE", f"{NAMESPACE}/p/subscription/s", False),
+    ],
+)
+def test_what_is_read_for_a_client_ends_with_it_and_what_is_changed_is_changed(
+    both: TwoBrokers, method: str, target: str, ends: bool
+) -> None:
+    both.partitioned(BASE, 6)
+    assert both.call(both.a, "PUT", f"{NAMESPACE}/p/subscription/s", EARLIEST).status == 204
+    asked, goes_on, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    part, under_way = both.a.peers.part, 0
+
+    async def slow(*args: Any, **named: Any) -> tuple[int, bytes]:
+        nonlocal under_way
+        under_way += 1
+        asked.set()
+        try:
+            await goes_on.wait()
+            return await part(*args, **named)
+        finally:
+            under_way -= 1
+            if not under_way:
+                ended.set()
+
+    async def hang_up() -> None:
+        host, _, port = both.a.peer.broker_id.partition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"{method} {target} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+        async with asyncio.timeout(20):
+            await asked.wait()
+            writer.close()
+            if not ends:
+                goes_on.set()
+            await ended.wait()
+
+    both.a.peers.part = slow  # type: ignore[method-assign]
+    both.run(hang_up())
+    both.a.peers.part = part  # type: ignore[method-assign]
+    if not ends:
+        until = time.monotonic() + 10
+        while both.call(both.b, "GET", f"{NAMESPACE}/p/subscriptions").json:
+            assert time.monotonic() < until
 
 
 @pytest.mark.parametrize(
