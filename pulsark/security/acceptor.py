@@ -1,7 +1,7 @@
-"""Accepts connections, a few in each turn of the event loop: what is open goes on in between.
+"""Accepts connections, a few in each turn of the event loop, so that open ones go on.
 
-Who floods a port with connections that are refused does not wake the loop for each: they are
-refused together, after a pause.
+A flood of connections that are refused does not wake the loop for each: they are refused together,
+after a pause.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 
 
 class Acceptor:
-    """Sockets that listen, maybe in other processes as well. Use it on the event loop."""
+    """Listening sockets, which other processes may share. Use it on the event loop."""
 
     def __init__(self, take: Callable[[socket.socket, str], bool], per_turn: int) -> None:
-        """``take`` gets each client, whose socket does not block, and its address.
+        """``take`` gets each client's non-blocking socket and address.
 
-        It says whether it serves the client; else it has closed the socket.
+        It returns whether it serves the client; if not, it has closed the socket.
         """
         self._take = take
         self._per_turn = per_turn
@@ -40,7 +40,7 @@ class Acceptor:
         self._resuming: asyncio.TimerHandle | None = None
 
     def listen(self, hosts: Sequence[str], port: int, key: str) -> int:
-        """Take the port; returns it (``port`` 0 takes a free one). No client is accepted yet.
+        """Bind a port and return it (``port`` 0: any free one). No client is accepted yet.
 
         ``ConfigError`` names the setting ``key`` if the port is in use.
         """
@@ -76,7 +76,7 @@ class Acceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 break  # all are accepted, maybe by another process
             except OSError as error:  # no free descriptor for example: try again in a while
-                log.warning("no client can be accepted, next try in a second: %s", error)
+                log.warning("cannot accept clients, trying again in a second: %s", error)
                 self._pause(ACCEPT_PAUSE_SECONDS)
                 return
             client.setblocking(False)

@@ -1,6 +1,6 @@
-"""Who decides what a principal may do: the grants that Pulsark keeps, or the rules of a package.
+"""Authorization providers: Pulsar's rules over the grants kept here, or a package's own rules.
 
-The ports ask ``decided`` first, which answers at once; only where that is ``None`` they wait for
+The ports call ``decided`` first, which answers at once. Only if it returns ``None`` do they await
 ``decision``.
 """
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ENTRY_POINTS = "pulsark.authorization"
-"""The group in which a package names a provider of its own."""
+"""The entry point group for providers of other packages."""
 
 
 class AuthorizationProvider(Protocol):
-    """Decides. Anything that it does not grant is denied, also if it fails."""
+    """Decides. Everything that it does not grant is denied, even if it fails."""
 
     def start(self) -> None:
         """The broker starts: the event loop runs."""
@@ -42,12 +42,12 @@ class AuthorizationProvider(Protocol):
     def decided(
         self, principal: Principal | None, operation: Operation, target: Target
     ) -> Decision | None:
-        """The decision, if it can be made at once; microseconds, because clients wait."""
+        """The decision, if it takes only microseconds; clients wait for it."""
 
     async def decision(
         self, principal: Principal | None, operation: Operation, target: Target
     ) -> Decision:
-        """The decision, whatever it takes."""
+        """The decision; may read."""
 
 
 class StoredGrants:
@@ -61,25 +61,25 @@ class StoredGrants:
         self._facts.start()
 
     def close(self) -> None:
-        """Follow it no longer."""
+        """Stop following it."""
         self._facts.close()
 
     def decided(
         self, principal: Principal | None, operation: Operation, target: Target
     ) -> Decision | None:
-        """The decision, if all that it needs is in memory."""
+        """The decision, if all facts are in memory."""
         facts = self._facts.of(target)
         return None if facts is None else decide(principal, operation, target, facts)
 
     async def decision(
         self, principal: Principal | None, operation: Operation, target: Target
     ) -> Decision:
-        """The decision, after what it needs has been read."""
+        """The decision, after reading the facts."""
         return decide(principal, operation, target, await self._facts.read(target))
 
 
 class CarefulProvider:
-    """A provider from a package: if it fails, the answer is no, and the log says why."""
+    """A provider of another package. If it fails, the answer is no, and the reason is logged."""
 
     def __init__(self, provider: AuthorizationProvider) -> None:
         self._provider = provider
@@ -98,7 +98,7 @@ class CarefulProvider:
         """What it decides at once."""
         try:
             return self._provider.decided(principal, operation, target)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is not a yes
+        except Exception as error:  # noqa: BLE001 - no error may count as a yes
             return _failed(operation, error)
 
     async def decision(
@@ -107,7 +107,7 @@ class CarefulProvider:
         """What it decides."""
         try:
             return await self._provider.decision(principal, operation, target)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is not a yes
+        except Exception as error:  # noqa: BLE001 - no error may count as a yes
             return _failed(operation, error)
 
 
@@ -119,10 +119,9 @@ def _failed(operation: Operation, error: Exception) -> Decision:
 def provider_of(
     settings: Settings, metadata: MetadataStore, resources: Resources
 ) -> AuthorizationProvider:
-    """The one that ``authorizationProvider`` names. Raises ``ConfigError``.
+    """The provider that ``authorizationProvider`` names. Raises ``ConfigError``.
 
-    An entry point is called with the settings and with the provider of Pulsar's rules, which it
-    may ask as well.
+    An entry point is called with the settings and the provider of Pulsar's rules, which it may use.
     """
     stored = StoredGrants(Rules.of(settings), metadata, resources)
     name = settings.authorizationProvider

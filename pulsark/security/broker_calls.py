@@ -1,10 +1,9 @@
-"""What a broker says with a request to another broker of its cluster, and why that one believes it.
+"""The signed header of requests between brokers of a cluster.
 
-One header has the claims, as JSON in base64, and an HMAC with a secret that only the brokers of
-the cluster know. The HMAC covers the claims, the method, the target and the type of the body; the
-claims name the receiver's process, the time, a number that is used once, and the digest of the
-body. So a header that is overheard serves for nothing: not for another request, nor at another
-broker or its next process, nor again, nor later.
+The header has claims, as JSON in base64, and an HMAC with a secret that only the cluster's brokers
+know. The HMAC covers the claims, the method, the target and the type of the body. The claims name
+the receiving process, the time, a nonce, and the digest of the body. So a stolen header is useless:
+it is valid for no other request, no other broker or process, only once, and only for a short time.
 """
 
 from __future__ import annotations
@@ -27,54 +26,54 @@ if TYPE_CHECKING:
 
 HEADER = "x-pulsark-broker-call"
 WINDOW_MS = 30_000
-"""How far the clocks of two brokers may be apart, and a request be on its way, together."""
+"""The most that clock difference and transit time of a request may sum up to."""
 HEADER_CHARS_MAX = 32 * 1024
 _CONTEXT = b"pulsark broker call 1"
 
 
 class CallRefusedError(PulsarkError):
-    """A request says that it comes from a broker, and that is not to be believed."""
+    """A request claims to come from a broker, and its header is not valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerCall:
-    """Whose request it is."""
+    """The origin of a request."""
 
     sender: str
-    """The broker that sends it."""
+    """The broker that sent it."""
     is_part: bool = False
-    """A piece of what the sender does itself: it asked for the right and notes it in the audit.
-    Otherwise a client's request that is only sent on, to be judged and noted by the receiver."""
+    """Whether it is a part of the sender's own work, which the sender has authorized and audits.
+    Otherwise it is a forwarded request of a client, which the receiver authorizes and audits."""
     principal: Principal | None = None
-    """The client that the sender let in."""
+    """The client, as the sender authenticated it."""
     address: tuple[str, int] | None = None
-    """Where the client is."""
+    """The client's address."""
     tls: TlsPeer | None = None
-    """How it is connected."""
+    """The client's TLS connection."""
     request_id: str = ""
-    """By what the audit names the request."""
+    """The id of the request in the audit."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignedCall:
-    """What is signed beside the claims."""
+    """The signed parts of a request other than the claims."""
 
     method: str
     target: str
     content_type: str
     digest: str
-    """Of the body; see ``digest``."""
+    """The digest of the body."""
 
 
 def digest(body: bytes) -> str:
-    """What the claims say of a body."""
+    """The digest of a body, as in the claims."""
     return hashlib.sha256(body).hexdigest()
 
 
 def sealed(
     call: BrokerCall, message: SignedCall, *, secret: bytes, receiver: str, now_ms: int, once: str
 ) -> str:
-    """The header's value. ``once`` is used for no other request."""
+    """The value of the header. ``once`` is the nonce."""
     claims = {
         "from": call.sender,
         "to": receiver,
@@ -93,28 +92,28 @@ def sealed(
 
 def _signature(secret: bytes, packed: bytes, message: SignedCall) -> str:
     said = (message.method, message.target, message.content_type)
-    # None of them has a line's end in it, so no two requests read the same.
+    # None of the parts contains a newline, so different requests are signed differently.
     text = b"\n".join((_CONTEXT, *(each.encode("latin-1") for each in said), packed))
     return hmac.new(secret, text, hashlib.sha256).hexdigest()
 
 
 class Unsealing:
-    """Reads such headers at one broker."""
+    """Verifies the headers that one broker receives."""
 
     def __init__(self, receiver: Callable[[], str], now_ms: Callable[[], int]) -> None:
         self._receiver = receiver
         self._now_ms = now_ms
         self._used: set[str] = set()
         self._in_order: deque[tuple[int, str]] = deque()
-        """With the time from which each is refused as too old anyway."""
+        """Used nonces, with the time after which each is too old anyway."""
 
     def opened(
         self, value: str, method: str, target: str, content_type: str, secret: bytes
     ) -> tuple[BrokerCall, str]:
-        """Who sends a request, and the digest that its body has; ``CallRefusedError``."""
+        """Verify a header: the origin, and the digest of the body; ``CallRefusedError``."""
         packed, _, signature = value.partition(".")
         if len(value) > HEADER_CHARS_MAX or not value.isascii():
-            raise CallRefusedError("it is no header of a broker")
+            raise CallRefusedError("the header is not one of a broker")
         expected = _signature(secret, packed.encode(), SignedCall(method, target, content_type, ""))
         if not hmac.compare_digest(expected, signature):
             raise CallRefusedError("it is not signed by a broker of this cluster")
@@ -125,17 +124,17 @@ class Unsealing:
         except (ValueError, KeyError, TypeError, binascii.Error):
             raise CallRefusedError("the brokers of this cluster have different versions") from None
         if receiver != self._receiver():
-            raise CallRefusedError(f"it is for broker {receiver}")
+            raise CallRefusedError(f"it is meant for broker {receiver}")
         self._use(once, at_ms)
         return call, body
 
     def _use(self, once: str, at_ms: int) -> None:
-        """Nobody but a broker gets here, so that nobody else can fill what is kept."""
+        """Reject a replay. Only signed headers get here, so others cannot fill the memory."""
         now = self._now_ms()
         if abs(now - at_ms) > WINDOW_MS:
             raise CallRefusedError(
-                f"it was signed {abs(now - at_ms) // 1000} s from now: the clocks of the brokers "
-                "differ, or it is sent again"
+                f"it was signed {abs(now - at_ms) // 1000} s from now: the brokers' clocks differ, "
+                "or it is a replay"
             )
         while self._in_order and self._in_order[0][0] < now:
             self._used.discard(self._in_order.popleft()[1])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def common_name(certificate: bytes) -> str:
-    """The one CN of a certificate in DER, which must have been verified. ``LoginError`` if none."""
+    """The only CN of a verified certificate in DER; ``LoginError`` if there is not exactly one."""
     try:
         subject = x509.load_der_x509_certificate(certificate).subject
         names = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
@@ -28,17 +28,17 @@ def common_name(certificate: bytes) -> str:
 
 
 class CertificateProvider:
-    """Logs in with the certificate that the TLS connection was made with."""
+    """Logs in with the client certificate of the TLS connection."""
 
     name = "AuthenticationProviderTls"
     method = "tls"
     scheme = ""
 
     def __init__(self, settings: Settings, runtime: Runtime) -> None:
-        """No setting is needed: which certificates are trusted, TLS decides."""
+        """Needs no setting: TLS has verified the certificate."""
 
     def log_in(self, credentials: Credentials) -> Principal:
-        """Whom the certificate names."""
+        """The principal that the certificate names."""
         if credentials.certificate is None:
             raise LoginError("certificate", "the connection has no verified client certificate")
         name = common_name(credentials.certificate)

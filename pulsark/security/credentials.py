@@ -1,4 +1,4 @@
-"""What a client of the binary protocol shows when it connects. Pure."""
+"""The credentials in a CONNECT command. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PREFIX_LENGTH = len("AuthMethod")
 def of_connect(
     connect: pb.CommandConnect, address: str, certificate: bytes | None = None
 ) -> Credentials:
-    """Credentials of CONNECT: old clients say their method by a number, others by its name."""
+    """The credentials of a CONNECT. Old clients give their method as a number, others as a name."""
     if connect.HasField("auth_method_name"):
         method = connect.auth_method_name
     elif connect.HasField("auth_method"):

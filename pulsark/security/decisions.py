@@ -1,10 +1,9 @@
-"""May this principal do that? One pure function.
+"""Whether a principal may do something: one pure function.
 
-The rules in order, and the first that says yes wins: super users may do everything, the
-administrators of a tenant everything in it, and others what was granted to them. Nothing else is
-allowed. What is in the system's tenant is for super users only, and not even they publish to the
-topic of the audit, or terminate it. A request through a proxy needs the right of both roles, each
-by itself.
+Super users may do everything, the administrators of a tenant everything in it, and other roles what
+was granted to them. Everything else is denied. The system's tenant is for super users only, and not
+even they may publish to the audit's topic or terminate it. A request through a proxy is allowed
+only if both roles have the right.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ WEBSOCKET_PROXY = "__websocket_dummy_original_principle"
 
 
 class Target(NamedTuple):
-    """What an operation is on. What it leaves out does not matter for the operation."""
+    """The target of an operation. Parts that do not matter for the operation are empty."""
 
     tenant: str = ""
     namespace: str = ""
     """``tenant/namespace``."""
     topic: str = ""
-    """The full name without a partition: a partition has the grants of its topic."""
+    """The full name without partition, because a partition has the grants of its topic."""
     subscription: str | None = None
 
     @classmethod
@@ -46,12 +45,12 @@ class Target(NamedTuple):
 
     @classmethod
     def of_namespace(cls, namespace: str, subscription: str | None = None) -> Target:
-        """A namespace ``tenant/local``, or the subscriptions of a name in it."""
+        """A namespace ``tenant/local``, or all its subscriptions of one name."""
         return cls(namespace.partition("/")[0], namespace, "", subscription)
 
 
 class Rule(Enum):
-    """Why it was decided so."""
+    """The reason of a decision."""
 
     OPEN = "open"
     LOGIN = "login"
@@ -61,25 +60,25 @@ class Rule(Enum):
     TOPIC_GRANT = "topic_grant"
     WILDCARD = "wildcard"
     SUBSCRIPTION_LIST = "subscription_list"
-    """Others may use this subscription."""
+    """The subscription is reserved for other roles."""
     PREFIX = "prefix"
     """The subscription's name does not begin with the role."""
     PROXY = "proxy"
-    """A proxy must name another role, and no other role may."""
+    """A proxy must name an original role, and no other client may."""
     NO_TENANT = "no_tenant"
     SYSTEM = "system"
-    """This is the broker's own."""
+    """The target belongs to the broker."""
     NONE = "none"
 
 
 class Decision(NamedTuple):
-    """Whether it is allowed, and why or why not."""
+    """Whether an operation is allowed, and why."""
 
     granted: bool
     rule: Rule
 
 
-# Members of an enumeration are looked up in no time under names of this module's own.
+# Module-level names make the look-up of enumeration members fast.
 _LOOKUP, _PRODUCE, _CONSUME_NAMED = TopicOperation.LOOKUP, Right.PRODUCE, Right.CONSUME_NAMED
 _NEEDS_NOTHING, _NEEDS_LOGIN, _NEEDS_SUPER_USER = Right.NOTHING, Right.LOGIN, Right.SUPER_USER
 
@@ -97,13 +96,13 @@ _NO_TENANT = Decision(False, Rule.NO_TENANT)
 _SYSTEM = Decision(False, Rule.SYSTEM)
 _NONE = Decision(False, Rule.NONE)
 _ONLY_THE_BROKER = (TopicOperation.PRODUCE, TopicOperation.TERMINATE)
-"""What only the broker does to the topic of the audit."""
+"""Operations on the audit's topic that only the broker may do."""
 
 
 def decide(
     principal: Principal | None, operation: Operation, target: Target, facts: Facts
 ) -> Decision:
-    """Whether a principal may do something; ``None`` may do only what is open."""
+    """Whether a principal may do something. ``None`` may do only what needs no login."""
     if operation.right is _NEEDS_NOTHING:
         return _OPEN
     if principal is None or not principal.role:
@@ -122,7 +121,7 @@ def decide(
 
 
 def roles_of(principal: Principal, proxies: Collection[str]) -> tuple[str, ...] | None:
-    """The roles that all need the right; ``None`` if the two of the principal do not fit."""
+    """The roles that must all have the right; ``None`` if proxy and original role do not fit."""
     role, original = principal.role, principal.original
     if original == WEBSOCKET_PROXY:
         return (role,)
@@ -132,7 +131,7 @@ def roles_of(principal: Principal, proxies: Collection[str]) -> tuple[str, ...] 
 
 
 def owner_of(principal: Principal) -> str:
-    """The role to whom belongs what a principal makes: not the proxy in between."""
+    """The role that owns what a principal creates: the original role, not the proxy."""
     original = principal.original
     return original if original and original != WEBSOCKET_PROXY else principal.role
 
@@ -164,7 +163,7 @@ def _decide(role: str, operation: Operation, target: Target, facts: Facts) -> De
 
 
 def _refused(role: str, subscription: str, grants: Grants) -> Decision | None:
-    """The rules of subscriptions; they only take away."""
+    """The rules of subscriptions, which can only deny."""
     listed = grants.subscriptions.get(subscription)
     if listed is not None and role not in listed:
         return _NOT_LISTED

@@ -1,4 +1,4 @@
-"""What a decision is based on: settings, a tenant's administrators, a namespace's grants. Pure."""
+"""The facts of decisions: settings, a tenant's administrators, a namespace's grants. Pure."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _NOTHING: frozenset[str] = frozenset()
 
 
 class Rules(NamedTuple):
-    """What the broker's settings say."""
+    """The broker's settings for authorization."""
 
     super_users: frozenset[str] = _NOTHING
     proxies: frozenset[str] = _NOTHING
-    """Roles that ask for others."""
+    """Roles that act for other roles."""
     wildcards: bool = False
-    """Whether ``*`` at the begin or end of a granted role stands for anything."""
+    """Whether ``*`` at the start or end of a granted role matches anything."""
 
     @classmethod
     def of(cls, settings: Settings) -> Rules:
-        """Those of a broker."""
+        """The rules of a broker's settings."""
         return cls(
             frozenset(settings.superUserRoles),
             frozenset(settings.proxyRoles),
@@ -35,13 +35,13 @@ class Rules(NamedTuple):
 
 
 class Granted:
-    """The actions that were granted to each role, on a namespace or on a topic."""
+    """The actions granted to each role, on a namespace or a topic."""
 
     __slots__ = ("_by_begin", "_by_end", "_by_role")
 
     def __init__(self, actions: Mapping[str, Iterable[str]]) -> None:
         self._by_role = {role: frozenset(given) for role, given in actions.items()}
-        # A look-up for each length of the caller's role costs less than a look at each pattern.
+        # A look-up per length of the role is cheaper than a comparison with each pattern.
         self._by_begin = {r[:-1]: given for r, given in self._by_role.items() if r[-1:] == "*"}
         self._by_end = {r[1:]: given for r, given in self._by_role.items() if r[:1] == "*"}
 
@@ -51,7 +51,7 @@ class Granted:
         return given is not None and not actions.isdisjoint(given)
 
     def gives_by_pattern(self, role: str, actions: frozenset[str]) -> bool:
-        """Whether a pattern that fits the role was granted one of the actions."""
+        """Whether a pattern that matches the role was granted one of the actions."""
         if self._by_begin:
             for end in range(len(role) + 1):
                 given = self._by_begin.get(role[:end])
@@ -66,7 +66,7 @@ class Granted:
 
 
 class Grants:
-    """What a namespace's policies grant."""
+    """The grants in a namespace's policies."""
 
     __slots__ = ("_on_topics", "_read", "namespace", "prefix", "size", "subscriptions")
 
@@ -77,15 +77,15 @@ class Grants:
             for name, roles in grants.granted(policies, grants.SUBSCRIPTIONS).items()
             if roles
         }
-        """The roles that may use the subscriptions of a name, where only some may."""
+        """The roles that may use subscriptions of a name, for restricted names."""
         self.prefix = policies.get(SUBSCRIPTION_AUTH_MODE) == "Prefix"
-        """Whether the name of a subscription begins with the role that uses it."""
+        """Whether a subscription's name must begin with the role that uses it."""
         self.size = grants.count(policies)
         self._on_topics: dict[str, Any] = grants.granted(policies, grants.TOPICS)
         self._read: dict[str, Granted] = {}
 
     def on_topic(self, topic: str) -> Granted | None:
-        """What was granted on a topic, by the name that it has without a partition."""
+        """The grants on a topic, by its name without partition."""
         found = self._read.get(topic)
         if found is None and topic in self._on_topics:
             found = self._read[topic] = Granted(self._on_topics[topic])
@@ -93,10 +93,10 @@ class Grants:
 
 
 class Facts(NamedTuple):
-    """What is known of a target."""
+    """The facts about a target."""
 
     rules: Rules
     admins: frozenset[str] | None = None
-    """The administrators of the tenant; ``None`` if there is no such tenant."""
+    """The administrators of the tenant; ``None`` if it does not exist."""
     grants: Grants | None = None
-    """Of the namespace; ``None`` if there is none, or none is asked about."""
+    """The grants of the namespace; ``None`` if it does not exist or the target has none."""

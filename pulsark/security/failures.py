@@ -1,4 +1,4 @@
-"""How often clients of one address fail to log in, and how long the next one waits. Pure."""
+"""Counts failed logins by address, and delays the answers to later ones. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pulsark.security.networks import network_of
 
 
 class Failures:
-    """Counts those of the current second: what is kept is gone with it."""
+    """The counts of the current second."""
 
     def __init__(self) -> None:
         self._second = -1
         self._of_host: Counter[str] = Counter()
 
     def delay_s(self, host: str, now: float) -> float:
-        """One more has failed; says after how many seconds it is answered."""
+        """Count a failure; returns the delay of its answer in seconds."""
         if int(now) != self._second:
             self._second = int(now)
             self._of_host.clear()

@@ -1,8 +1,8 @@
 """A thread for slow work, shared fairly: clients' addresses take turns.
 
-The thread has one job at a time, and a client that leaves before its turn leaves nothing behind.
-An address that floods the broker waits for its own jobs; others wait for one of them. When too
-many jobs wait, the address with most of them loses one.
+The thread runs one job at a time. An address that floods the broker waits for its own jobs; other
+addresses wait for at most one of those. When too many wait, the address with most loses one. The
+job of a client that leaves before its turn is dropped.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ T = TypeVar("T")
 
 
 class CrowdedError(Exception):
-    """Too many wait, and most of them come from this address."""
+    """Too many jobs wait, and this address has most of them."""
 
 
 class FairWorker:
     """Runs jobs for addresses, in turn. The thread starts with the first one."""
 
     def __init__(self, runtime: Runtime, name: str, most: int) -> None:
-        """``most`` jobs wait at a time."""
+        """At most ``most`` jobs wait."""
         self._runtime = runtime
         self._name = name
         self._most = most
         self._worker: Worker | None = None
         self._busy = False
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
-        """Waiting jobs by address; the first address is the next."""
+        """Waiting jobs by address, in the order of the addresses' turns."""
         self.waiting = 0
 
     async def run(self, address: str, job: Callable[[], T]) -> T:
-        """The result of a job, once the turn of the address has come, or ``CrowdedError``."""
+        """Run a job in the address's turn, and return its result; ``CrowdedError``."""
         if self._busy:
             await self._turn(network_of(address))
         self._busy = True
@@ -68,7 +68,7 @@ class FairWorker:
             raise
 
     def _make_room(self, address: str) -> None:
-        """Refuse the newest of the address that has most; ``CrowdedError`` if it is this one."""
+        """Refuse the newest job of the address with most; ``CrowdedError`` if that is this one."""
         longest = max(self._queues, key=lambda each: len(self._queues[each]))
         queue = self._queues[longest]
         newest = next((each for each in reversed(queue) if not each.done()), None)
@@ -88,7 +88,7 @@ class FairWorker:
         for address, queue in self._queues.items():
             following = next((each for each in queue if not each.done()), None)
             if following is None:
-                continue  # its client has gone, and is about to leave
+                continue  # its client is gone
             del self._queues[address]
             queue.remove(following)
             self.waiting -= 1

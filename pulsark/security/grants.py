@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 AUTH_POLICIES = "auth_policies"
 ACTIONS = ("produce", "consume", "functions", "sources", "sinks", "packages")
 SUBSCRIPTION_AUTH_MODE = "subscription_auth_mode"
-"""Beside ``auth_policies``: with ``Prefix`` a subscription's name begins with its user's role."""
+"""A policy: with ``Prefix`` a subscription's name must begin with the role that uses it."""
 NAMESPACE, TOPICS, SUBSCRIPTIONS = "namespace_auth", "destination_auth", "subscription_auth_roles"
 
 Policies = dict[str, Any]
-"""The policies of a namespace, which the functions below change."""
+"""The policies of a namespace, which the functions below modify in place."""
 
 
 def granted(policies: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Everything of one kind."""
+    """All grants of one kind."""
     return dict(policies.get(AUTH_POLICIES, {}).get(kind, {}))
 
 
 def granted_on_topic(policies: Mapping[str, Any], topic: str) -> dict[str, list[str]]:
-    """The actions of each role on a topic: those on its namespace, and its own."""
+    """The actions of each role on a topic: those granted on its namespace, and its own."""
     found = granted(policies, NAMESPACE)
     for role, actions in granted(policies, TOPICS).get(topic, {}).items():
         found[role] = sorted({*found.get(role, ()), *actions})
@@ -36,29 +36,29 @@ def granted_on_topic(policies: Mapping[str, Any], topic: str) -> dict[str, list[
 
 
 def count(policies: Mapping[str, Any]) -> int:
-    """How many roles are named."""
+    """The number of roles with grants."""
     lists = (*granted(policies, TOPICS).values(), *granted(policies, SUBSCRIPTIONS).values())
     return len(granted(policies, NAMESPACE)) + sum(map(len, lists))
 
 
 def grant(policies: Policies, role: str, actions: Iterable[str]) -> None:
-    """Let a role do this in the whole namespace; what it could do before is replaced."""
+    """Grant a role actions on the whole namespace, in place of its earlier ones."""
     _put(policies, NAMESPACE, {**granted(policies, NAMESPACE), role: sorted(set(actions))})
 
 
 def revoke(policies: Policies, role: str) -> None:
-    """Take all that a role has in the whole namespace."""
+    """Revoke a role's actions on the whole namespace."""
     _put(policies, NAMESPACE, _without(granted(policies, NAMESPACE), role))
 
 
 def grant_on_topic(policies: Policies, topic: str, role: str, actions: Iterable[str]) -> None:
-    """Let a role do this on one topic; what it could do there before is replaced."""
+    """Grant a role actions on one topic, in place of its earlier ones there."""
     topics = granted(policies, TOPICS)
     _put(policies, TOPICS, {**topics, topic: {**topics.get(topic, {}), role: sorted(set(actions))}})
 
 
 def revoke_on_topic(policies: Policies, topic: str, role: str) -> bool:
-    """Take what a role has on one topic; whether it had anything."""
+    """Revoke a role's actions on one topic; returns whether it had any."""
     topics = granted(policies, TOPICS)
     of_topic = topics.get(topic, {})
     rest = _without(of_topic, role)
@@ -67,18 +67,18 @@ def revoke_on_topic(policies: Policies, topic: str, role: str) -> bool:
 
 
 def forget_topic(policies: Policies, topic: str) -> None:
-    """A topic is gone, and so is what was granted on it."""
+    """Remove the grants on a deleted topic."""
     _put(policies, TOPICS, _without(granted(policies, TOPICS), topic))
 
 
 def grant_on_subscription(policies: Policies, subscription: str, roles: Iterable[str]) -> None:
-    """Let only these roles use the subscriptions of that name."""
+    """Restrict the subscriptions of a name to these roles."""
     found = granted(policies, SUBSCRIPTIONS)
     _put(policies, SUBSCRIPTIONS, {**found, subscription: sorted(set(roles))})
 
 
 def revoke_on_subscription(policies: Policies, subscription: str, role: str) -> None:
-    """Remove a role from those that may use the subscriptions of that name."""
+    """Remove a role from those that may use the subscriptions of a name."""
     found = granted(policies, SUBSCRIPTIONS)
     rest = [one for one in found.get(subscription, ()) if one != role]
     kept = {**found, subscription: rest} if rest else _without(found, subscription)

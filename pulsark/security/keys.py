@@ -1,7 +1,7 @@
-"""Keys and other secrets from the place that a setting names, read again when they change.
+"""Keys and other secrets from the location that a setting names, reloaded when they change.
 
-A location is ``file:///path``, ``data:[type][;base64],...``, the path of a file that exists, or
-base64. What a file holds is taken byte by byte: no newline at its end is cut off.
+A location is ``file:///path``, ``data:[type][;base64],...``, the path of an existing file, or
+base64. The contents of a file are used as they are, including a newline at the end.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ Stamp = tuple[int, int, int]
 
 
 class Kept(Generic[T]):
-    """What a setting points to, parsed; read again when its file is another one.
+    """The parsed secret of a setting, reloaded when its file changes.
 
-    A file that is gone or half written for a moment changes nothing: what was read before stays.
+    While the file is missing or half written, the last good version stays in use.
     """
 
     def __init__(self, setting: str, location: str, parse: Callable[[bytes], T]) -> None:
-        """``ConfigError`` if there is nothing, or ``parse`` raises one."""
+        """``ConfigError`` if the location is empty or ``parse`` raises one."""
         self._setting = setting
         self._parse = parse
         self._path = path_of(location)
         self.name = "" if self._path is None else os.path.splitext(os.path.basename(self._path))[0]
-        """That of its file, without what is behind the last dot."""
+        """The file's name without its extension."""
         self._stamp = self._look()
         self._told: Callable[[str], None] = lambda setting: None
         data = _inline(setting, location) if self._path is None else self._read(self._path)
@@ -47,7 +47,7 @@ class Kept(Generic[T]):
 
     @property
     def value(self) -> T:
-        """As of now."""
+        """The current value."""
         if self._path is None:
             return self._value
         stamp = self._look()
@@ -56,14 +56,14 @@ class Kept(Generic[T]):
             try:
                 self._value = self._parse(self._read(self._path))
             except ConfigError as error:
-                log.warning("the last version that could be read stays in use: %s", error)
+                log.warning("%s; its last good version stays in use", error)
             else:
-                log.info("%s: read again", self._setting)
+                log.info("%s: reloaded", self._setting)
                 self._told(self._setting)
         return self._value
 
     def tell(self, told: Callable[[str], None]) -> None:
-        """Call a listener when it is read again, with the name of the setting."""
+        """Call a listener with the name of the setting after each reload."""
         self._told = told
 
     def _look(self) -> Stamp | None:
@@ -79,13 +79,13 @@ class Kept(Generic[T]):
 
 
 def stamp_of(path: str) -> Stamp:
-    """What changes when a file does, or what its symbolic link points to. ``OSError`` if gone."""
+    """Changes when the file or the target of its symbolic link does. ``OSError`` if it is gone."""
     found = os.stat(path)
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def is_open_to_all(path: str) -> bool:
-    """Whether every user of this machine can use a file that is there."""
+    """Whether every user of this machine can read an existing file."""
     try:
         return bool(os.stat(path).st_mode & stat.S_IRWXO)
     except OSError:
@@ -93,13 +93,13 @@ def is_open_to_all(path: str) -> bool:
 
 
 def read_location(setting: str, location: str) -> bytes:
-    """What a location holds, now. Raises ``ConfigError``, which never shows the location's data."""
+    """The bytes at a location. Raises ``ConfigError``, which never shows secret data."""
     path = path_of(location)
     return _inline(setting, location) if path is None else read_file(setting, path)
 
 
 def path_of(location: str) -> str | None:
-    """The file that a location names; ``None`` if it holds the data itself."""
+    """The file that a location names; ``None`` if the location contains the data itself."""
     if location.startswith("file:"):
         return unquote(re.sub("^file:(//)?", "", location))
     if not location.startswith("data:") and os.path.exists(location):
@@ -108,7 +108,7 @@ def path_of(location: str) -> str | None:
 
 
 def read_file(setting: str, path: str) -> bytes:
-    """A small file as a whole. Raises ``ConfigError``."""
+    """The bytes of a small file. Raises ``ConfigError``."""
     try:
         with open(path, "rb") as file:
             data = file.read(KEY_FILE_BYTES_MAX + 1)

@@ -1,7 +1,7 @@
-"""The facts of decisions, kept in memory and as fresh as the metadata store's watches.
+"""A cache of the facts of decisions, as fresh as the metadata store's watches.
 
-Known facts are there at once, so most decisions need no pause. Others are read when they are
-asked for. Names that do not exist are remembered, too: otherwise they would cost the most.
+Most decisions need only cached facts, and are made at once. Other facts are read on demand. Names
+that do not exist are cached, too: otherwise they would be the most expensive.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Known = frozenset[str] | Grants | None
 
 
 class KnownFacts:
-    """Those of tenants and namespaces that were asked about."""
+    """The facts about tenants and namespaces that were asked for."""
 
     def __init__(
         self,
@@ -36,23 +36,23 @@ class KnownFacts:
         *,
         most: int = FACTS_KEPT_MAX,
     ) -> None:
-        """``most``: how much is kept, where each name and each grant counts."""
+        """``most``: the most names and grants that are cached."""
         self._metadata = metadata
         self._resources = resources
         self._most = most
         self._general = Facts(rules)
         self._kept: OrderedDict[str, Known] = OrderedDict()
-        """By the name of a tenant, or of a namespace, which has a slash; the newest last."""
+        """By name of a tenant, or of a namespace (with a slash); the newest last."""
         self._size = 0
         self._reading: dict[str, asyncio.Task[Known]] = {}
         self._end_watch: Callable[[], None] | None = None
 
     def start(self) -> None:
-        """Notice changes; nothing is kept before."""
+        """Start watching and caching."""
         self._end_watch = self._metadata.watch(POLICIES, self._changed, self._missed)
 
     def close(self) -> None:
-        """Notice nothing any more, and keep nothing."""
+        """Stop watching and caching."""
         if self._end_watch is not None:
             self._end_watch()
             self._end_watch = None
@@ -63,7 +63,7 @@ class KnownFacts:
         self._size = 0
 
     def of(self, target: Target) -> Facts | None:
-        """What there is to know of a target; ``None`` if some of it has to be read first."""
+        """The facts about a target; ``None`` if some must be read first."""
         if not target.tenant:
             return self._general
         kept = self._kept
@@ -79,7 +79,7 @@ class KnownFacts:
         return Facts(self._general.rules, admins, grants)  # type: ignore[arg-type]
 
     async def read(self, target: Target) -> Facts:
-        """The same, whatever it takes. Raises ``PulsarkError`` if the store cannot be read."""
+        """The facts about a target. Raises ``PulsarkError`` if the store cannot be read."""
         if not target.tenant:
             return self._general
         admins = await self._get(target.tenant)
@@ -93,7 +93,7 @@ class KnownFacts:
         if task is None:
             task = self._reading[name] = asyncio.get_running_loop().create_task(self._read(name))
             task.add_done_callback(lambda done: self._was_read(name, done))
-        # Many may wait for it: one of them who leaves takes it from none.
+        # Several callers may wait for this read: the cancellation of one does not affect others.
         return await asyncio.shield(task)
 
     async def _read(self, name: str) -> Known:

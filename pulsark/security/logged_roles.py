@@ -1,6 +1,6 @@
-"""Roles in lines of the log, where they may be names of people. Pure.
+"""Roles in the log, anonymized if configured, because they may be names of people. Pure.
 
-The audit and the statistics have them as they are: there it is known who reads them.
+The audit and the statistics show them in full, because access to those is restricted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 REDACTED = "[REDACTED]"
 _DIGITS = 32
-"""Digits of a digest that are shown: enough to tell roles apart."""
+"""Digits of a digest that are shown: enough to distinguish roles."""
 
 
 def logged_role(principal: Principal | None, how: str) -> str:
@@ -32,6 +32,6 @@ def _anonymous(role: str, how: str) -> str:
     if how == "REDACTED":
         return REDACTED
     name = how.removeprefix("hash:").lower()
-    # This hides no secret: anyone who guesses a role can compute its digest.
+    # A digest does not keep a role secret: anyone can compute the digest of a guess.
     digest = hashlib.new(name, role.encode("utf-8", "replace"), usedforsecurity=False)
     return f"{name}:{digest.hexdigest()[:_DIGITS]}"

@@ -1,8 +1,7 @@
-"""Logging in: which provider is asked, who is anonymous, what is counted. For all ports.
+"""Logging in at all ports: which provider is asked, who is anonymous, what is counted.
 
-A client with wrong credentials is refused, and never anonymous. Anonymous is a client without
-credentials, and in the binary protocol one that names a method without a provider, as clients of
-Pulsar expect.
+A client with wrong credentials is refused, never anonymous. A client is anonymous if it sends no
+credentials, or, in the binary protocol, names a method that has no provider, as in Pulsar.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _NO_METHOD = (None, "", "none")
 
 
 class LoginAudit(Protocol):
-    """Hears which logins succeed and fail, where the audit is on."""
+    """The audit of logins, if it is on."""
 
     def login_failed(self, origin: Origin, reason: str, method: str, token_id: str) -> None:
         """A login failed."""
@@ -47,19 +46,19 @@ class LoginAudit(Protocol):
     def login_noted(
         self, origin: Origin, operation: str, detail: str, principal: Principal | None = None
     ) -> None:
-        """What else there is to say of a login."""
+        """Another event of a login."""
 
     def broker(self, operation: str, detail: str = "") -> None:
-        """What the broker itself did."""
+        """An event of the broker itself."""
 
 
 class Logins:
-    """Lets clients of one broker in. Make one only where authentication is on."""
+    """Authenticates the clients of one broker. Create one only if authentication is on."""
 
     def __init__(
         self, settings: Settings, runtime: Runtime, providers: Sequence[Provider] | None = None
     ) -> None:
-        """Raises ``ConfigError`` if a provider is not known or lacks a setting."""
+        """Raises ``ConfigError`` if a provider is unknown or lacks a setting."""
         self._providers = providers_of(settings, runtime) if providers is None else providers
         self._anonymous = settings.anonymousUserRole
         self._strict = settings.strictAuthMethod
@@ -68,20 +67,20 @@ class Logins:
         self._failures = Failures()
         failures_max = settings.maxFailedLoginsPerSecondPerIp
         self.trials = {via: Trials(failures_max) for via in ("binary", "rest")}
-        """Of addresses that fail to log in, by port: what fails at one closes no other."""
+        """Addresses with failed logins, by port: failures at one do not affect the other."""
         self._complaints = Complaints()
         self.expiries = Expiries()
-        """Of tokens with which clients have logged in."""
+        """The remaining validity of clients' tokens."""
         self.delayed = 0
-        """Failures whose answers are delayed."""
+        """The number of failures whose answers are delayed now."""
         self._audit: LoginAudit | None = None
         self.successes: Counter[tuple[str, str]] = Counter()
-        """By the name of the provider and the method."""
+        """By provider and method."""
         self.failures: Counter[tuple[str, str, str]] = Counter()
-        """By the name of the provider, the method and the reason."""
+        """By provider, method and reason."""
 
     def tell(self, audit: LoginAudit) -> None:
-        """Have an audit know of what happens here; ``kept`` are keys that are read again."""
+        """Report logins, and reloads of the ``kept`` keys, to an audit."""
         self._audit = audit
         for provider in self._providers:
             for kept in getattr(provider, "kept", ()):
@@ -93,12 +92,12 @@ class Logins:
             self._audit.login_failed(origin, error.reason, error.method, error.token_id)
 
     def noted(self, origin: Origin, operation: str, detail: str, principal: Principal) -> None:
-        """A port reports something about a client that has logged in."""
+        """A port reports an event of a client that has logged in."""
         if self._audit is not None:
             self._audit.login_noted(origin, operation, detail, principal)
 
     def of_client(self, credentials: Credentials) -> Principal | Awaitable[Principal]:
-        """Who a client of the binary protocol is. Raises ``LoginError``, also when awaited."""
+        """The principal of a binary client. Raises ``LoginError``, also when awaited."""
         fit = [each for each in self._providers if each.method == credentials.method]
         if not fit:
             return self._nobody(credentials)
@@ -107,9 +106,9 @@ class Logins:
     def of_request(
         self, authorization: Sequence[str], method: str | None, credentials: Credentials
     ) -> Principal | Awaitable[Principal]:
-        """Who sends a request over HTTP or Flight.
+        """The principal of a request over HTTP or Flight.
 
-        ``authorization`` are the headers of that name, ``method`` that of
+        ``authorization`` has the values of that header, ``method`` the one of
         ``X-Pulsar-Auth-Method-Name``; ``credentials`` has the address and the certificate.
         """
         if method is None and self._strict:
@@ -143,7 +142,7 @@ class Logins:
         return ends is not None and self._clock.now_ms() >= ends
 
     def begin_trial(self, host: str, via: str = "binary") -> Trial | None:
-        """A client connects. ``CrowdedOutError`` if it is not to be served: see ``trials``."""
+        """A client connects. ``CrowdedOutError`` if it must not be served: see ``trials``."""
         now = self._clock.monotonic()
         try:
             return self.trials[via].begin(host, now)
@@ -157,14 +156,14 @@ class Logins:
             trial.passed(self._clock.monotonic())
 
     def delay_s(self, host: str, trial: Trial | None = None, via: str = "binary") -> float:
-        """A client of this address has failed; says after how many seconds it is told."""
+        """A client of this address has failed; returns the delay of the answer in seconds."""
         now = self._clock.monotonic()
         if via in self.trials and (trial is None or trial.is_over):
             self.trials[via].failed(host, now)
         return self._failures.delay_s(host, now)
 
     def _is_of_proxy(self, credentials: Credentials) -> bool:
-        """Whether the certificate is a proxy's: then the header is that of the proxy's client."""
+        """Whether the certificate is a proxy's; then the header belongs to the proxy's client."""
         if not self._proxies or all(each.method != "tls" for each in self._providers):
             return False
         return _with_name(_NOBODY, credentials).cn in self._proxies
@@ -238,10 +237,10 @@ class Logins:
 
 
 def _with_name(found: Principal, credentials: Credentials) -> Principal:
-    """The name in the certificate is kept, too, whatever was the login."""
+    """Add the name in the certificate, whatever the method of the login was."""
     if credentials.certificate is None or found.cn is not None:
         return found
-    from pulsark.security.certificates import common_name  # where there are certificates
+    from pulsark.security.certificates import common_name  # only if there are certificates
 
     try:
         return dataclasses.replace(found, cn=common_name(credentials.certificate))
@@ -250,7 +249,7 @@ def _with_name(found: Principal, credentials: Credentials) -> Principal:
 
 
 def _same_scheme(ours: str, sent: str) -> bool:
-    """``Bearer`` as it is, as in Pulsar; ``Basic`` in any case."""
+    """Whether the scheme matches: ``Bearer`` exactly, as in Pulsar, ``Basic`` in any case."""
     return sent == ours or (ours == "Basic" and sent.lower() == "basic")
 
 

@@ -1,4 +1,4 @@
-"""Which addresses count as one client where each client has a share. Pure."""
+"""Which addresses count as one client. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PREFIX_BITS = 64
 
 
 def network_of(host: str) -> str:
-    """An address, or the network of one of IPv6: a single machine has all addresses of that."""
+    """An IPv4 address, or the network of an IPv6 address: one machine has all of its addresses."""
     if ":" not in host:
         return host
     try:

@@ -1,8 +1,8 @@
 """Tokens of OpenID Connect, signed by issuers that publish their keys.
 
-A thread fetches an issuer's keys when its first token comes, and the provider keeps them. The
-broker calls only addresses that the operator named, and no issuer often: it asks for unknown keys
-once in a while.
+A thread fetches an issuer's keys when its first token arrives, and the provider caches them. The
+broker calls only issuers that the operator named, and none often: tokens with unknown keys make it
+fetch again only once in a while.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def keys_of(setting: str, data: bytes) -> list[NamedKey]:
 
 
 class Issuer:
-    """The keys of one issuer, as far as they are known here."""
+    """The cached keys of one issuer."""
 
     def __init__(self, url: str, times: Times) -> None:
         self.url = url
@@ -78,7 +78,7 @@ class Issuer:
         self._fetched = self._tried = -1e9
 
     def keys(self, kid: str | None, now: float) -> list[VerificationKey] | None:
-        """Those that a token with ``kid`` may be signed with; ``None``: they are to be fetched."""
+        """The keys for a token with ``kid``; ``None`` if they must be fetched first."""
         if self._keys is None or now - self._fetched >= self._times.expire_s:
             return None if now - self._tried >= ISSUER_RETRY_SECONDS else []
         found = [each.key for each in self._keys if kid is None or each.kid == kid]
@@ -87,22 +87,22 @@ class Issuer:
         return found
 
     def is_old(self, now: float) -> bool:
-        """Whether the keys are good, and to be fetched again meanwhile."""
+        """Whether the keys are still valid, but should be fetched again."""
         tried, fetched = now - self._tried, now - self._fetched
         return fetched >= self._times.refresh_s and tried >= ISSUER_RETRY_SECONDS
 
     def asked(self, now: float) -> None:
-        """The keys are being fetched."""
+        """A fetch of the keys begins."""
         self._tried = now
 
     def found(self, keys: list[NamedKey], now: float) -> None:
-        """These are its keys now."""
+        """Replace the keys."""
         self._keys, self._fetched = keys, now
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """For how long the keys of an issuer are good, in seconds."""
+    """How long an issuer's keys are valid, in seconds."""
 
     refresh_s: float
     expire_s: float
@@ -146,7 +146,7 @@ class OpenIdProvider:
         )
 
     def log_in(self, credentials: Credentials) -> Principal | Awaitable[Principal]:
-        """Who the token is for."""
+        """The principal of a token."""
         kid = header_of(credentials.data).get("kid")
         issuer = self._issuer_of(credentials.data)
         if self._file is not None:
@@ -163,7 +163,7 @@ class OpenIdProvider:
         return self._verify(credentials, keys)
 
     def _issuer_of(self, token: bytes) -> Issuer:
-        """The issuer that the token names, unverified."""
+        """The issuer that a token names, not verified."""
         name = claims_of(token).get("iss")
         issuer = self._issuers.get(name) if isinstance(name, str) else None
         if issuer is None:
@@ -176,13 +176,13 @@ class OpenIdProvider:
     async def _when_fetched(
         self, credentials: Credentials, issuer: Issuer, kid: str | None
     ) -> Principal:
-        # Who waits may be gone before the keys are there; others wait for them, too.
+        # Several clients may wait for the keys, and one of them may leave.
         await asyncio.wait([self._ask(issuer)])
         keys = issuer.keys(kid, self._runtime.clock.monotonic()) or []
         return self._verify(credentials, keys)
 
     def _ask(self, issuer: Issuer) -> asyncio.Future[None]:
-        """Fetch the keys, unless they are being fetched."""
+        """Fetch the keys, unless a fetch is under way."""
         if issuer.under_way is None:
             issuer.asked(self._runtime.clock.monotonic())
             task = asyncio.get_running_loop().create_task(self._fetch_keys(issuer))
@@ -198,12 +198,12 @@ class OpenIdProvider:
             keys = await run_in_worker(self._worker, lambda: self._discover(issuer.url))
             issuer.found(keys, self._runtime.clock.monotonic())
         except (OSError, ValueError, http.client.HTTPException, ConfigError) as error:
-            log.warning("the keys of the issuer %s cannot be fetched: %s", issuer.url, error)
+            log.warning("cannot fetch the keys of the issuer %s: %s", issuer.url, error)
         finally:
             issuer.under_way = None
 
     def _discover(self, url: str) -> list[NamedKey]:
-        """In the thread: ask the issuer where its keys are, and fetch them."""
+        """In the thread: look up where the issuer's keys are, and fetch them."""
         try:
             said = json.loads(self._fetch(url.removesuffix("/") + _DISCOVERY))
         except RecursionError:
@@ -246,7 +246,7 @@ class Fetcher:
             ) from None
 
     def fetch(self, url: str) -> bytes:
-        """What is at a URL. Raises ``OSError``, ``ValueError`` or ``HTTPException``."""
+        """The document at a URL. Raises ``OSError``, ``ValueError`` or ``HTTPException``."""
         parts = urlsplit(url)
         if not parts.hostname or parts.scheme not in ("https", "http"):
             raise ValueError("this is not an HTTP URL")

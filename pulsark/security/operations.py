@@ -1,7 +1,7 @@
-"""What a client may want to do, and what it needs for that.
+"""The operations of clients, with the rights that they need.
 
-Names are those of Pulsar's operations. Each has a ``Right``, what a role must have, and a
-``TargetKind``, which decides how a denial is answered: clients know Pulsar's answers.
+Names are Pulsar's. Each operation has a ``Right`` that a role must have, and a ``TargetKind`` that
+decides how a denial is answered, because clients expect Pulsar's answers.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from enum import Enum
 
 
 class Right(Enum):
-    """What a role must have. A super user has all of them."""
+    """The right that an operation needs. A super user has all of them."""
 
     def __init__(self, label: str, *actions: str) -> None:
         self.label = label
         self.actions = frozenset(actions)
-        """A grant with one of these gives the right; none does if it is empty."""
+        """Grants of any of these actions give the right; if empty, no grant does."""
 
     NOTHING = ("nothing",)
     """Not even a login."""
     LOGIN = ("a login",)
     SUPER_USER = ("a super user",)
     TENANT_ADMIN = ("an administrator of the tenant",)
-    """To be among the tenant's ``adminRoles``; they have all below, too."""
+    """Among the tenant's ``adminRoles``, which also have all rights below."""
     EITHER = "produce or consume", "produce", "consume"
     PRODUCE = "produce", "produce"
     CONSUME = "consume", "consume"
-    """If a subscription is named, its rules come first."""
+    """If the target names a subscription, the rules of subscriptions apply as well."""
     CONSUME_NAMED = "consume, of one subscription", "consume"
-    """The same; without a subscription it concerns all of them, which is for tenant admins."""
+    """The same. Without a subscription it is on all of them, which only tenant admins may do."""
 
 
 class TargetKind(Enum):
-    """What an operation is on, with the status of its denial over HTTP."""
+    """The kind of target of an operation, with the HTTP status of its denial."""
 
     def __init__(self, label: str, status: int) -> None:
         self.label = label
@@ -53,7 +53,7 @@ class _Named(Enum):
     right: Right
 
     def __new__(cls, right: Right) -> _Named:
-        """Number the members, so that none is another's alias."""
+        """Number the members, so that none becomes an alias of another."""
         member = object.__new__(cls)
         member._value_ = len(cls.__members__)
         member.right = right
@@ -69,7 +69,7 @@ class _Named(Enum):
 
 
 class GeneralOperation(_Named):
-    """What is on no tenant, or needs one's administrator as such."""
+    """Operations on no tenant, or for administrators of any tenant."""
 
     OPEN = Right.NOTHING
     LOGIN = Right.LOGIN
@@ -78,7 +78,7 @@ class GeneralOperation(_Named):
 
 
 class TenantOperation(_Named):
-    """On a tenant. Its administrators cannot change it: they would choose the others."""
+    """Operations on a tenant. Its administrators cannot change it, as they could add others."""
 
     LIST_TENANTS = Right.SUPER_USER
     CREATE_TENANT = Right.SUPER_USER
@@ -96,7 +96,7 @@ class TenantOperation(_Named):
 
 
 class NamespaceOperation(_Named):
-    """On a namespace: a grant on single topics is not enough."""
+    """Operations on a namespace. Grants on single topics do not give these rights."""
 
     GET_TOPICS = Right.EITHER
     GET_BUNDLE = Right.EITHER
@@ -116,7 +116,7 @@ class NamespaceOperation(_Named):
 
 
 class TopicOperation(_Named):
-    """On a topic; a partition is its topic."""
+    """Operations on a topic or partition."""
 
     LOOKUP = Right.EITHER
     GET_STATS = Right.EITHER
@@ -150,16 +150,16 @@ class TopicOperation(_Named):
 
 @dataclass(frozen=True, slots=True)
 class PolicyOperation:
-    """To read or write a policy of a namespace or a topic: for tenant admins."""
+    """Reading or writing a policy of a namespace or topic, which only tenant admins may do."""
 
     policy: str
-    """Pulsar's name of a group of policies, as ``TTL`` or ``RATE``."""
+    """Pulsar's name of a group of policies, such as ``TTL`` or ``RATE``."""
     writes: bool
     kind: TargetKind = TargetKind.NAMESPACE_POLICY
 
     @property
     def right(self) -> Right:
-        """What it needs."""
+        """The right that it needs."""
         return Right.TENANT_ADMIN
 
     @property

@@ -1,7 +1,7 @@
 """Users and passwords of an htpasswd file.
 
-A thread verifies passwords: bcrypt takes 60 ms of a processor. The answer for an unknown user
-takes as long as for a wrong password.
+A thread verifies passwords, because bcrypt takes 60 ms of processor time. Answers for unknown users
+take as long as those for wrong passwords.
 """
 
 from __future__ import annotations
@@ -79,18 +79,18 @@ def _is_known(hashed: str) -> bool:
 
 
 def fits(password: bytes, hashed: str) -> bool:
-    """Whether a password has this hash. Takes up to a tenth of a second."""
+    """Whether a password matches a hash. Takes up to a tenth of a second."""
     try:
         if hashed.startswith("$2"):
             return len(password) <= _BCRYPT_BYTES_MAX and bcrypt.checkpw(password, hashed.encode())
         scheme = next(scheme for prefix, scheme in _HASHES.items() if hashed.startswith(prefix))
         return bool(scheme.verify(password, hashed))
-    except ValueError:  # a zero in it, for one
+    except ValueError:  # a NUL in the password, for example
         return False
 
 
 class PasswordProvider:
-    """Logs in users of the file that ``basicAuthConf`` names."""
+    """Logs in the users of the file that ``basicAuthConf`` names."""
 
     name = "AuthenticationProviderBasic"
     method = "basic"
@@ -131,7 +131,7 @@ class PasswordProvider:
         self, principal: Principal, data: bytes, password: bytes, users: Mapping[str, str]
     ) -> Principal:
         hashed = users.get(principal.role)
-        # For an unknown user, another user's hash is tried, which takes as long.
+        # For an unknown user, verify against another user's hash, which takes as long.
         tried = hashed if hashed is not None else self._remembered.another(principal.role, users)
         if tried is None:
             raise _wrong()
@@ -147,18 +147,18 @@ class PasswordProvider:
 
 
 class Remembered:
-    """Passwords verified a moment ago, as hashes with a key of this process."""
+    """Recently verified passwords, as hashes with a key of this process."""
 
     def __init__(self) -> None:
         self._key = os.urandom(32)
         self._until: dict[bytes, float] = {}
 
     def knows(self, data: bytes, hashed: str, now: float) -> bool:
-        """Whether these were verified lately, against the hash that is still in the file."""
+        """Whether these were verified recently, against the hash that is in the file now."""
         return self._until.get(self._mark(data, hashed), now) > now
 
     def add(self, data: bytes, hashed: str, now: float) -> None:
-        """These were verified."""
+        """Remember verified credentials."""
         while len(self._until) >= PASSWORDS_REMEMBERED_MAX:
             del self._until[next(iter(self._until))]
         mark = self._mark(data, hashed)
@@ -166,9 +166,9 @@ class Remembered:
         self._until[mark] = now + PASSWORDS_REMEMBERED_SECONDS
 
     def another(self, role: str, users: Mapping[str, str]) -> str | None:
-        """The hash of some user, always the same one for a name; ``None`` if there are none.
+        """Some user's hash, always the same one for a name; ``None`` if there are no users.
 
-        Where hashes of several kinds are in the file, time would tell otherwise who is there.
+        If the file has hashes of several kinds, the time taken must not reveal which users exist.
         """
         if not users:
             return None

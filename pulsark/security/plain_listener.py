@@ -1,7 +1,7 @@
 """Accepts connections without TLS, unless their address failed to log in too often.
 
-Those are closed before anything is made for them, which costs hundredths of a millisecond
-(``trials``).
+Connections of such addresses are closed before a protocol is created for them, which takes
+hundredths of a millisecond (``trials``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PlainListener:
         protocol: Callable[[Trial | None], Protocol],
         begin_trial: Callable[[str], Trial | None] | None = None,
     ) -> None:
-        """A client's protocol knows its trial, if there are any."""
+        """``protocol`` gets the client's trial, if its address is on trial."""
         self._protocol = protocol
         self._begin_trial = begin_trial
         self._loop = asyncio.get_running_loop()
@@ -44,7 +44,7 @@ class PlainListener:
         return self._acceptor.listen(hosts, port, key)
 
     def share(self, listeners: Sequence[socket.socket]) -> None:
-        """Accept clients of these sockets, too, which listen in other processes as well."""
+        """Also accept clients of sockets that other processes share."""
         self._acceptor.share(listeners)
 
     def serve(self) -> None:
@@ -56,7 +56,7 @@ class PlainListener:
         self._acceptor.close()
 
     def take(self, client: socket.socket, host: str) -> bool:
-        """Serve a client that is connected, or close its socket; whether it is served."""
+        """Serve a connected client, or close its socket; returns whether it is served."""
         trial = None
         if self._begin_trial is not None:
             try:

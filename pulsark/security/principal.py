@@ -1,4 +1,4 @@
-"""Who asks: what a login comes to."""
+"""The principal: the result of a login."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ if TYPE_CHECKING:
 
 
 class Origin(NamedTuple):
-    """Where something came from."""
+    """The origin of a request or event."""
 
     via: str
     """``rest``, ``binary``, ``flight``, or ``broker`` itself."""
     address: str = ""
-    """Host and port, or the host alone."""
+    """Host and port, or only the host."""
     client_version: str = ""
     tls: TlsPeer | None = None
-    """How the connection is secured; ``None``: not at all."""
+    """How the connection is secured; ``None`` if it is not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """One client that has logged in. Only where authentication is on is there any."""
+    """A client that has logged in. Without authentication there are no principals."""
 
     role: str
     original: str | None = None
-    """Whom a proxy asks for; then ``role`` is the proxy's own."""
+    """The role that a proxy acts for; then ``role`` is the proxy's own."""
     method: str = "none"
-    """How it logged in: ``token``, ``basic``, ``tls``; ``none`` is anonymous."""
+    """The method of the login: ``token``, ``basic``, ``tls``; ``none`` if anonymous."""
     expires_ms: int | None = None
-    """When the credentials end, in milliseconds since the epoch; ``None``: never."""
+    """When the credentials expire, in milliseconds since the epoch; ``None``: never."""
     address: str = ""
-    """Where it comes from: host and port."""
+    """Host and port of the client."""
     cn: str | None = None
-    """The name in its verified client certificate, also where that was not the login."""
+    """The name in its verified client certificate, even if it logged in by another method."""
     tls: TlsPeer | None = field(default=None, compare=False)
-    """How the connection over Flight is secured; that of the other ports is known there."""
+    """How a Flight connection is secured; other ports know this of their connections."""
     token_id: str | None = field(default=None, compare=False)
-    """By what an audit names the token: its ``jti``, or the begin of its digest."""
+    """The token's name in the audit: its ``jti``, or the start of its digest."""

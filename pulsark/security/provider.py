@@ -1,4 +1,4 @@
-"""One way to log in: what it gets, what it answers, how it refuses. For those of users, too."""
+"""The interface of authentication providers, for those of other packages, too."""
 
 from __future__ import annotations
 
@@ -15,58 +15,58 @@ if TYPE_CHECKING:
 
 
 EXPIRED = "expired"
-"""The reason of a ``LoginError`` for credentials that were good until a while ago."""
+"""The reason of a ``LoginError`` for credentials that have expired."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a client showed. They are in no text of this object: texts end in logs."""
+    """The credentials of a client. Its ``repr`` hides them, because texts end up in logs."""
 
     method: str
-    """The name of the way, as the client said it."""
+    """The method's name, as the client sent it."""
     data: bytes = field(default=b"", repr=False)
     """As in CONNECT: a token, or ``user:password``."""
     address: str = ""
     certificate: bytes | None = field(default=None, repr=False)
-    """Its certificate in DER, only if it was verified."""
+    """The client's certificate in DER, if it was verified."""
 
 
 class LoginError(PulsarkError):
-    """Who shows this is not let in. The text is for the log; all clients are told the same."""
+    """These credentials are refused. The text is for the log; clients get the same for all."""
 
     def __init__(self, reason: str, text: str) -> None:
-        """``reason`` is one word for statistics; neither holds anything of the credentials.
+        """``reason`` is one word for statistics; neither contains any part of the credentials.
 
-        With ``EXPIRED`` a client that is connected is asked for newer ones.
+        With ``EXPIRED``, a connected client is asked for newer ones.
         """
         super().__init__(text)
         self.reason = reason
         self.method = "none"
-        """By which way, if it is known."""
+        """The method, if known."""
         self.token_id = ""
-        """By what to name the token, if it was one."""
+        """The name of the token, if it was one."""
 
 
 class Provider(Protocol):
-    """One way to log in."""
+    """One method of authentication."""
 
     name: str
-    """As statistics show it."""
+    """The name in statistics."""
     method: str
-    """The name that clients of the binary protocol send. Several providers may share one."""
+    """The method that binary clients name. Several providers may share one."""
     scheme: str
-    """That of ``Authorization`` headers over HTTP and Flight; empty: none."""
+    """The scheme of ``Authorization`` headers over HTTP and Flight; empty: none."""
 
     def log_in(self, credentials: Credentials) -> Principal | Awaitable[Principal]:
-        """Who it is; raises ``LoginError``. What takes longer than a moment is awaited."""
+        """The principal, or an awaitable if that takes long. Raises ``LoginError``."""
 
 
 def checked_role(found: object) -> str:
-    """A role, if this is fit for one. Raises ``LoginError``."""
+    """A valid role. Raises ``LoginError``."""
     if not isinstance(found, str) or not found.strip():
         raise LoginError("role", "the credentials name no role")
     if len(found) > ROLE_CHARS_MAX:
         raise LoginError("role", f"the role has more than {ROLE_CHARS_MAX} characters")
     if not found.isprintable():
-        raise LoginError("role", "the role has characters in it that cannot be printed")
+        raise LoginError("role", "the role has characters that cannot be printed")
     return found

@@ -1,7 +1,7 @@
-"""The ways to log in that are configured, from their names, and the order in which they are asked.
+"""The configured authentication providers, and the order in which they are asked.
 
-Importing this is cheap. The libraries of a provider are imported when it is made, at the start and
-not at the first client.
+Importing this is cheap. A provider's libraries are imported when it is created, at the start of the
+broker and not at the first client.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ENTRY_POINTS = "pulsark.authentication"
-"""The group in which a package names a class of its own: ``Provider`` says what it has."""
+"""The entry point group for providers of other packages, which implement ``Provider``."""
 
 _PULSAR = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
 _OURS = {
@@ -45,7 +45,7 @@ _NAMES = {
 
 
 def providers_of(settings: Settings, runtime: Runtime) -> list[Provider]:
-    """Those that ``authenticationProviders`` names, in its order. Raises ``ConfigError``."""
+    """The providers of ``authenticationProviders``, in its order. Raises ``ConfigError``."""
     if not settings.authenticationProviders:
         raise ConfigError(
             "authenticationEnabled=true and authenticationProviders is empty: nobody could log "
@@ -79,9 +79,9 @@ def _class_of(name: str) -> Any:
 def first_of(
     providers: Sequence[Provider], credentials: Credentials, failure: LoginError | None = None
 ) -> Principal | Awaitable[Principal]:
-    """Whom the first provider that accepts the credentials finds; ``LoginError`` if none does.
+    """The principal of the first provider that accepts the credentials, or ``LoginError``.
 
-    ``failure`` is that of the providers which were asked before; the one that says most is raised.
+    ``failure`` is the error of earlier providers; the most informative error is raised.
     """
     for index, provider in enumerate(providers):
         try:
@@ -116,15 +116,15 @@ async def _or_rest(
 
 
 def _failed(provider: Provider, error: Exception) -> LoginError:
-    """A provider raised something else: a defect, so the login fails."""
+    """The login error for any other exception of a provider, which is a defect."""
     log.error("the provider %s failed", provider.name, exc_info=error)
     return LoginError("provider", f"the provider {provider.name} failed")
 
 
 def _telling(before: LoginError | None, after: LoginError) -> LoginError:
-    """Which of two failures says more: the first that is not only of a form foreign to a provider.
+    """The more informative failure: the first that is not just about a form unknown to a provider.
 
-    A provider that says that credentials have expired has verified the rest of them.
+    A provider that reports expired credentials has verified the rest of them.
     """
     if (
         before is None

@@ -1,6 +1,6 @@
-"""How a denial is told: in Pulsar's words, and without names of roles, which are not for strangers.
+"""The answers to denied requests: in Pulsar's words, and without roles, which are confidential.
 
-The binary protocol has one code for all of them. Over HTTP the kind of operation decides.
+The binary protocol has one code for all denials. Over HTTP, the status depends on the operation.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def refusal(
     if rule is Rule.PROXY:
         return Refusal(
             401,
-            "Invalid combination of roles: a proxy names another role that it asks for, "
-            "and nobody else does",
+            "Invalid combination of roles: a proxy must name the original role, "
+            "and no other client may",
         )
     return Refusal(operation.kind.status, _reason(operation, target))
 

@@ -1,4 +1,4 @@
-"""The login of one request: over HTTP and Flight, where each brings its credentials along."""
+"""The login of one request over HTTP or Flight, where each request has its own credentials."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from pulsark.security.trials import Trial
 
     Headers = Callable[[str], Sequence[str]]
-    """The values of a header, by its name in small letters."""
+    """The values of a header, by its lower-case name."""
 
 log = logging.getLogger(__name__)
 
 REFUSED = "Authentication required"
-"""What every client is told; the cause goes to the log."""
+"""The answer for every client; only the log has the cause."""
 
 
 async def log_in(
@@ -40,9 +40,9 @@ async def log_in(
     tls: TlsPeer | None = None,
     trial: Trial | None = None,
 ) -> Principal:
-    """Who sends a request. Raises ``LoginError``, after a while where too many fail.
+    """The principal of a request. Raises ``LoginError``, with a delay if too many fail.
 
-    ``trial`` is that of its connection, which ends with a failure.
+    ``trial`` is the trial of its connection; a failure ends the connection.
     """
     try:
         found = await _log_in(logins, headers, host, port, certificate)
@@ -73,7 +73,7 @@ async def _log_in(
     asked = logins.of_request(headers("authorization"), methods[0] if methods else None, shown)
     found = await asked if isawaitable(asked) else asked
     original = originals[0] if originals else ""
-    # A role that names itself acts for no other.
+    # A role that names itself does not act for another one.
     if not original or original == found.role:
         return found
     return replace(found, original=checked_role(original))

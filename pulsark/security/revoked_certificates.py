@@ -18,9 +18,9 @@ _BLOCK = re.compile(rb"-----BEGIN ([^-\n]{1,64})-----")
 
 
 def refuse_revoked(context: ssl.SSLContext, path: str) -> None:
-    """Refuse clients whose certificates are in the lists of a file. ``ConfigError`` if it has none.
+    """Refuse clients whose certificates are in a file's lists. ``ConfigError`` if it has none.
 
-    OpenSSL also refuses clients of a CA of which it has no list, or none that is still valid.
+    OpenSSL also refuses clients of a CA without a list that is still valid.
     """
     _check(path)
     try:
@@ -31,8 +31,8 @@ def refuse_revoked(context: ssl.SSLContext, path: str) -> None:
 
 
 def lists_in(data: bytes) -> Iterator[CertificateRevocationList]:
-    """The lists in a file. ``ValueError`` for anything else in it."""
-    from cryptography import x509  # a broker leaves them to OpenSSL
+    """The lists in a file. ``ValueError`` if it contains anything else."""
+    from cryptography import x509  # only for the doctor: a broker leaves lists to OpenSSL
 
     begin = b"-----BEGIN X509 CRL-----"
     for block in data.split(begin)[1:]:

@@ -1,8 +1,7 @@
-"""Keeps invalid server names out of the log: a TLS client may ask for any bytes.
+"""Keeps invalid server names (SNI) of TLS clients out of the log.
 
-Python decodes the name before it calls ``sni_callback``. It ends the handshake if that fails, which
-is all that there is to do. But it also writes a stack trace, past all logging, and strangers could
-have it do so as often as they like.
+Python decodes the name before it calls ``sni_callback``, and rightly ends the handshake if that
+fails. But it also prints a stack trace to standard error, as often as a stranger likes.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def tell_nobody_of_wrong_names() -> None:
-    """Do so from now on, in the whole process."""
+    """Suppress these traces in the whole process."""
     before = sys.unraisablehook
     if not (isinstance(before, partial) and before.func is _tell_of_others):
         sys.unraisablehook = partial(_tell_of_others, before)

@@ -1,9 +1,8 @@
-"""Server contexts for TLS: made from files, and made anew when the files change.
+"""TLS server contexts, which are recreated when their files change.
 
-A listener keeps one context for its life. At each handshake that context hands over to the one
-made last, so a new certificate, key or list of CAs holds for the next connection, and a file that
-is half written for none. Sessions are never resumed: a resumed one would keep the role of an old
-certificate.
+A listener keeps one context. At each handshake this context delegates to the newest one, so a new
+certificate, key or list of CAs applies to the next connection; a half-written file applies to none.
+Sessions are never resumed, because a resumed session would keep the role of an old certificate.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ _CIPHERS = {
         ("CHACHA20_POLY1305_SHA256", "CHACHA20-POLY1305"),
     )
 }
-"""Suites of TLS 1.2 by their IANA names, as Pulsar's settings have them, with OpenSSL's names."""
+"""TLS 1.2 cipher suites: IANA's names, which Pulsar's settings use, and OpenSSL's."""
 _CIPHERS_13 = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
-"""Suites of TLS 1.3, all of which OpenSSL always allows."""
+"""TLS 1.3 cipher suites. OpenSSL always allows all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsRules:
-    """What the settings ask of TLS. ``trust_path`` has the CAs of clients; empty: ask for none."""
+    """The TLS settings. ``trust_path``: the CAs of client certificates; empty: request none."""
 
     certificate_path: str
     key_path: str
@@ -54,11 +53,11 @@ class TlsRules:
     protocols: tuple[str, ...] = ()
     ciphers: tuple[str, ...] = ()
     crl_path: str = ""
-    """Lists of certificates that are revoked; empty: none is asked for."""
+    """Lists of revoked certificates; empty: none."""
 
     @classmethod
     def of(cls, settings: Settings) -> TlsRules:
-        """Raises ``ConfigError`` for what is missing or not allowed."""
+        """Raises ``ConfigError`` for missing or invalid settings."""
         for key in ("tlsCertificateFilePath", "tlsKeyFilePath"):
             if not getattr(settings, key):
                 raise ConfigError(f"{key}: a port for TLS is set, so a PEM file is needed here")
@@ -89,7 +88,7 @@ class TlsRules:
 
     @property
     def files(self) -> list[tuple[str, str]]:
-        """The files with the settings that name them."""
+        """The files, with the settings that name them."""
         named = [
             ("tlsCertificateFilePath", self.certificate_path),
             ("tlsKeyFilePath", self.key_path),
@@ -105,20 +104,20 @@ class ServerTls:
 
     rules: TlsRules
     at_each_handshake: bool = False
-    """Look at the files before each handshake, not only when ``look_again`` is called."""
+    """Check the files before each handshake, not only in ``look_again``."""
     told: Callable[[str], None] = lambda paths: None
-    """Called when the files are used anew."""
+    """Called when the files were reloaded."""
     _newest: dict[Alpn, ssl.SSLContext] = field(default_factory=dict)
     _stamp: Stamps = ()
 
     def __post_init__(self) -> None:
-        """Raises ``ConfigError`` when the files cannot be used."""
+        """Raises ``ConfigError`` if the files cannot be used."""
         self._stamp = _stamp(self.rules)
         _new_context(self.rules, ())
         _warn_of_readable_key(self.rules.key_path)
 
     def context(self, *alpn: str) -> ssl.SSLContext:
-        """The context for one listener, whose clients may ask for the protocols ``alpn``."""
+        """The context for one listener, which offers the protocols ``alpn``."""
         self._newest[alpn] = _new_context(self.rules, alpn)
         listening = _new_context(self.rules, alpn)
 
@@ -132,9 +131,9 @@ class ServerTls:
         return listening
 
     def look_again(self) -> bool:
-        """Use files that have changed from the next handshake on; whether any had.
+        """Reload changed files for later handshakes; returns whether any had changed.
 
-        What cannot be used is logged, and what was read before stays in use.
+        If the new files cannot be used, that is logged, and the old ones stay in use.
         """
         try:
             stamp = _stamp(self.rules)
@@ -143,11 +142,11 @@ class ServerTls:
             self._stamp = stamp
             made = {alpn: _new_context(self.rules, alpn) for alpn in self._newest}
         except ConfigError as error:
-            log.error("TLS keeps its current certificate: %s", error)
+            log.error("the new TLS files cannot be used, keeping the old ones: %s", error)
             return False
         self._newest |= made
         paths = ", ".join(path for _, path in self.rules.files)
-        log.info("TLS has loaded its files again: %s", paths)
+        log.info("TLS files reloaded: %s", paths)
         self.told(paths)
         return True
 
@@ -207,7 +206,7 @@ def _reason(error: Exception) -> str:
 
 
 def _stamp(rules: TlsRules) -> Stamps:
-    """That of all files; ``ConfigError`` if one is gone."""
+    """The state of all files; ``ConfigError`` if one is missing."""
     found = []
     for key, path in rules.files:
         try:

@@ -1,9 +1,9 @@
-"""Accepts connections over TLS. Handshakes under way are bounded, in all and for each address.
+"""Accepts connections over TLS, with a bounded number of handshakes, in total and per address.
 
-A protocol's ``connection_made`` comes after the handshake, so what limits connections cannot see
-clients that never finish one. They are limited here: at the limit the oldest handshake ends, if it
-takes suspiciously long. So clients that never finish theirs keep others out for a moment only.
-A handshake costs more than a login, so an address that is on trial has it before (``trials``).
+A protocol's ``connection_made`` is called after the handshake, so the limits of connections do not
+count clients that never finish theirs. At the limit here, the oldest handshake is ended if it takes
+suspiciously long, so such clients keep others out only briefly. A handshake costs more than a
+login, so addresses on trial are checked before it (``trials``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class _Handshake(NamedTuple):
-    """One that is under way."""
+    """A handshake under way."""
 
     host: str
     begun: float
@@ -52,7 +52,7 @@ class TlsListener:
         protocol: Callable[[Trial | None], Protocol],
         begin_trial: Callable[[str], Trial | None] | None = None,
     ) -> None:
-        """A client's protocol knows its trial, if there are any."""
+        """``protocol`` gets the client's trial, if its address is on trial."""
         self._protocol = protocol
         self._begin_trial = begin_trial
         self._loop = asyncio.get_running_loop()
@@ -62,13 +62,13 @@ class TlsListener:
         self._tasks: dict[asyncio.Task[None], _Handshake] = {}
         """Handshakes under way, the oldest first."""
         self.told: Callable[[str, str], None] | None = None
-        """Hears of which address a certificate was refused, and why."""
+        """Called with the address whose certificate was refused, and the reason."""
         self.failed_handshakes = 0
         self.refused_handshakes = 0
         """Connections that were closed at once because too many handshakes were under way."""
 
     def listen(self, hosts: Sequence[str], port: int, key: str, context: ssl.SSLContext) -> int:
-        """Take the port; returns it (``port`` 0 takes a free one). No client is served yet.
+        """Bind a port and return it (``port`` 0: any free one). No client is served yet.
 
         ``ConfigError`` names the setting ``key`` if the port is in use.
         """
@@ -76,7 +76,7 @@ class TlsListener:
         return self._acceptor.listen(hosts, port, key)
 
     def share(self, listeners: Sequence[socket.socket]) -> None:
-        """Accept clients of these sockets, too, which listen in other processes as well."""
+        """Also accept clients of sockets that other processes share."""
         self._acceptor.share(listeners)
 
     def serve(self) -> None:
@@ -107,7 +107,7 @@ class TlsListener:
         return True
 
     def _has_room(self, host: str) -> bool:
-        """Whether one more of this address may begin, if need be in the place of the oldest."""
+        """Whether a handshake of this address may begin, if necessary in place of the oldest."""
         crowded = self._shaking[host] >= TLS_HANDSHAKES_PER_ADDRESS_MAX
         if not crowded and len(self._tasks) < TLS_HANDSHAKES_MAX:
             return True
@@ -137,7 +137,7 @@ class TlsListener:
                 ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS,
                 ssl_shutdown_timeout=TLS_CLOSE_SECONDS,
             )
-        except OSError as error:  # ssl.SSLError and time-outs are such
+        except OSError as error:  # ssl.SSLError and timeouts are subclasses
             self.failed_handshakes += 1
             log.debug("%s: no TLS handshake: %s", host, error)
             if self.told is not None and (why := refused_certificate(error)):

@@ -1,4 +1,4 @@
-"""Names for tokens where the token itself must not be shown."""
+"""Names for tokens, where the token itself must not appear."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _DIGITS = 16
 
 
 def digest_id(token: bytes) -> str:
-    """The first digits of its digest, from which the token cannot be computed."""
+    """The first digits of the token's digest, which do not reveal the token."""
     return hashlib.sha256(token).hexdigest()[:_DIGITS]
 
 
 def token_id(token: bytes, claims: dict[str, Any]) -> str:
-    """Of a token that was verified: its ``jti``, if that is fit for a name."""
+    """The name of a verified token: its ``jti``, if that is suitable."""
     found = claims.get("jti")
     if isinstance(found, str) and 0 < len(found) <= TOKEN_ID_CHARS_MAX and found.isprintable():
         return found

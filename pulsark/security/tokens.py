@@ -1,7 +1,7 @@
 """Tokens: signed JSON web tokens, by a secret or a public key.
 
-The keys determine the algorithms: a token can only choose among those. Times are
-compared with the broker's clock, so expiry needs no library; the signature is verified by one.
+The keys determine the algorithms that a token may use. A library verifies the signature; times are
+compared with the broker's clock here.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _TIME_MAX = 2**53
 _SEVERAL = re.compile("data:[^,]*,[^,]*|[^,]+")
 
 _REFUSED = frozenset(("crit", "b64", "jwk", "jku", "x5c", "x5u"))
-"""What a header may not have: other rules of signing, or a key that the sender chose."""
+"""Forbidden header fields: other signing rules, or a key that the sender chose."""
 
 _jws = PyJWS()
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationKey:
-    """A key, and the algorithms that a signature by it may have."""
+    """A key, and the algorithms that its signatures may use."""
 
     key: Any
     algorithms: tuple[str, ...]
@@ -54,7 +54,7 @@ class VerificationKey:
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """What a token must say."""
+    """The claims that a token must have."""
 
     role_claim: str
     audience_claim: str = ""
@@ -64,7 +64,7 @@ class TokenRules:
 
 
 def secret_key(setting: str, data: bytes) -> VerificationKey:
-    """A secret with the algorithms that it is long enough for. Raises ``ConfigError``."""
+    """A secret, with the algorithms that it is long enough for. Raises ``ConfigError``."""
     fits = tuple(name for name, size in _HMAC_BYTES.items() if len(data) >= size)
     if not fits:
         raise ConfigError(
@@ -77,7 +77,7 @@ def secret_key(setting: str, data: bytes) -> VerificationKey:
 
 
 def public_key(setting: str, data: bytes, algorithm: str) -> VerificationKey:
-    """A public key in DER or PEM that fits the one algorithm. Raises ``ConfigError``."""
+    """A public key in DER or PEM that fits the algorithm. Raises ``ConfigError``."""
     try:
         if data.lstrip().startswith(b"-----BEGIN "):
             key: Any = load_pem_public_key(data.lstrip())
@@ -108,7 +108,7 @@ def check_key(setting: str, key: object, algorithm: str) -> None:
 
 
 class TokenProvider:
-    """Logs in with tokens by the keys of the settings."""
+    """Logs in with tokens that the configured keys have signed."""
 
     name = "AuthenticationProviderToken"
     method = "token"
@@ -120,13 +120,13 @@ class TokenProvider:
         self._rules = rules_of(settings)
 
     def log_in(self, credentials: Credentials) -> Principal:
-        """Who the token is for."""
+        """The principal of a token."""
         kept = self._kept_for(credentials.data)
         keys = [each.value for each in kept]
         return principal_of(credentials, keys, self._rules, self._clock.now_ms())
 
     def _kept_for(self, token: bytes) -> list[Kept[VerificationKey]]:
-        """The key that the token names by its ``kid``; all of them if that is no key here."""
+        """The key that the token names by its ``kid``; all keys if none has that name."""
         if len(self.kept) == 1:
             return self.kept
         kid = header_of(token).get("kid")
@@ -134,9 +134,9 @@ class TokenProvider:
 
 
 def keys_of(settings: Settings) -> list[Kept[VerificationKey]]:
-    """Those that are set, several with commas between them; a secret wins over a public key."""
+    """The configured keys, separated by commas. Secrets override public keys."""
     found = _keys_of(settings)
-    if len(found) > TOKEN_KEYS_MAX:  # a forged token is tried with each of them
+    if len(found) > TOKEN_KEYS_MAX:  # a forged token costs one verification per key
         raise ConfigError(
             f"tokenSecretKey, tokenPublicKey: {len(found)} keys are set; "
             f"at most {TOKEN_KEYS_MAX} are allowed"
@@ -163,7 +163,7 @@ def _keys_of(settings: Settings) -> list[Kept[VerificationKey]]:
 
 
 def rules_of(settings: Settings) -> TokenRules:
-    """What a token must say by the settings. Raises ``ConfigError``."""
+    """The rules in the settings. Raises ``ConfigError``."""
     if settings.tokenAudienceClaim and not settings.tokenAudience:
         raise ConfigError("tokenAudienceClaim is set: set tokenAudience to what it must contain")
     audiences = (settings.tokenAudience,) if settings.tokenAudienceClaim else ()
@@ -178,7 +178,7 @@ def rules_of(settings: Settings) -> TokenRules:
 def principal_of(
     credentials: Credentials, keys: Sequence[VerificationKey], rules: TokenRules, now_ms: int
 ) -> Principal:
-    """Whom a token is for, if one of the keys has signed it. Pure. Raises ``LoginError``."""
+    """The principal of a token that one of the keys has signed. Pure. Raises ``LoginError``."""
     token = credentials.data
     header_of(token)
     claims = _claims(_payload(token, keys))
@@ -248,7 +248,7 @@ def _no_constant(name: str) -> None:
 
 
 def _check_times(claims: dict[str, Any], skew_ms: int, now_ms: int) -> int | None:
-    """When a token ends; raises if it has ended, or has not begun."""
+    """When a token expires; raises if it has expired or is not valid yet."""
     begins = _time_ms(claims, "nbf")
     if begins is not None and now_ms < begins - skew_ms:
         raise LoginError("not_yet", "the token is not valid yet")

@@ -1,11 +1,11 @@
 """How many connections of an address with failed logins are still served. Pure.
 
-A failed login costs the event loop as much as a hundred publishes, and a client that floods the
-broker with them must not take that time from others. So an address with a failure is on *trial*:
-each of its connections needs a place, of which a few come back each second. A connection without
-a place is closed as soon as it is accepted, which costs a tenth. A client that logs in returns
-its place, so clients with good credentials behind the same address wait only for a place that the
-others left. An address is forgotten once all its places are back.
+A failed login costs the event loop as much as a hundred publishes, so a flood of them would take
+that time from other clients. After a failure, an address is on *trial*: each of its connections
+needs a place, and only a few places become free per second. A connection without a place is closed
+when it is accepted, which costs a tenth. A client that logs in returns its place, so good clients
+at the same address need only a place that the others leave. An address is forgotten once all its
+places are free.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pulsark.security.networks import network_of
 
 
 class Trial:
-    """The place of one connection of an address that is on trial."""
+    """One connection's place, of an address on trial."""
 
     __slots__ = ("_network", "_trials")
 
@@ -32,30 +32,30 @@ class Trial:
         return self._trials is None
 
     def passed(self, now: float) -> None:
-        """The client has logged in: its place is free for the next one, once."""
+        """The client has logged in and returns its place, once."""
         if self._trials is not None:
             self._trials.give_back(self._network, now)
             self._trials = None
 
 
 class _Places(NamedTuple):
-    """How many of one address were free at a time."""
+    """The free places of one address at some time."""
 
     free: float
     at: float
 
 
 class Trials:
-    """Those of one broker."""
+    """The trials of one broker."""
 
     def __init__(self, per_second: int) -> None:
-        """``rate`` places of an address come back in a second; 0 puts no address on trial."""
+        """``rate``: places per address that become free per second; 0: no trials."""
         self._per_second = per_second
         self._most = max(1.0, per_second / 5)
         self._places: dict[str, _Places] = {}
-        """By address, or network of IPv6; the one that failed last comes last."""
+        """By IPv4 address or IPv6 network, in the order of the last failure."""
         self.refused = 0
-        """Connections that found no place."""
+        """The number of refused connections."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -75,7 +75,7 @@ class Trials:
         return Trial(self, network)
 
     def failed(self, host: str, now: float) -> None:
-        """A client without a trial has failed to log in. Those with one have paid for it."""
+        """A client without a trial has failed to log in. Clients on trial have used a place."""
         if not self._per_second:
             return
         network = network_of(host)
@@ -86,13 +86,13 @@ class Trials:
         self._places[network] = _Places(max(0.0, (self._most if free is None else free) - 1), now)
 
     def give_back(self, network: str, now: float) -> None:
-        """A client has logged in that had a place."""
+        """A client on trial has logged in and returns its place."""
         free = self._free(network, now)
         if free is not None:
             self._places[network] = _Places(min(self._most, free + 1), now)
 
     def _free(self, network: str, now: float) -> float | None:
-        """How many places an address has; ``None`` once it is not on trial any more."""
+        """The free places of an address; ``None`` once it is no longer on trial."""
         places = self._places.get(network)
         if places is None:
             return None

@@ -178,7 +178,7 @@ def test_a_call_is_believed_once(both: TwoBrokers) -> None:
         ({"secret": b"guessed"}, "it is not signed by a broker of this cluster"),
         ({"method": "DELETE"}, "it is not signed by a broker of this cluster"),
         ({"content_type": "text/plain"}, "it is not signed by a broker of this cluster"),
-        ({"receiver": "c:8080 1"}, "it is for broker c:8080 1"),
+        ({"receiver": "c:8080 1"}, "it is meant for broker c:8080 1"),
     ],
 )
 def test_what_is_signed_for_something_else_is_refused(
@@ -218,7 +218,7 @@ def test_a_number_is_kept_for_as_long_as_it_could_be_used_again(both: TwoBrokers
     assert ask_b(both, forged(both, PART, TARGET, once="2")).status == 200
     assert "it was used before" in ask_b(both, header).reason
     both.clock.ms += 1
-    assert "the clocks of the brokers differ" in ask_b(both, header).reason
+    assert "the brokers' clocks differ" in ask_b(both, header).reason
 
 
 @pytest.mark.parametrize("value", ["", ".", "x", "x.y", "a" * 33_000, "\u00e9.\u00e9"])

@@ -17,8 +17,8 @@ def test_each_cause_is_told_once_in_a_minute(caplog: pytest.LogCaptureFixture) -
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
     first, second, third = (record.getMessage() for record in caplog.records)
     assert "(expired): tokens have expired; clients need new ones" in first
-    assert "(password): users or passwords are not those of basicAuthConf" in second
-    assert "(expired, and 2 more since the last of these lines)" in third
+    assert "(password): users or passwords do not match the file of basicAuthConf" in second
+    assert "(expired, and 2 more since the last such warning)" in third
 
 
 def test_causes_of_others_are_kept_as_one(caplog: pytest.LogCaptureFixture) -> None:

@@ -199,7 +199,7 @@ def test_an_issuer_must_say_that_it_is_itself(
     web.discovery = discovery
     assert refused(provider(web), signed()) == "signature"
     assert web.asked == [DISCOVERY]
-    assert "the keys of the issuer https://id.example/realm cannot be fetched" in caplog.text
+    assert "cannot fetch the keys of the issuer https://id.example/realm" in caplog.text
 
 
 def test_who_waits_and_is_gone_does_not_end_the_fetching() -> None:
