@@ -314,6 +314,54 @@ class Settings(PolicySettings):
         False, "", "A namespace may be deleted together with its topics (force=true)"
     )
 
+    # -- load of several brokers ---------------------------------------------------------------
+
+    loadBalancerEnabled: bool = setting(
+        True, "", "With several brokers bundles are split and moved by themselves at all"
+    )
+    loadBalancerMaxNumberOfBundlesInBundleLoadReport: int = setting(
+        10,
+        "count",
+        "A broker tells of so many of its bundles how busy it is with them",
+        ge=1,
+        le=100,
+    )
+    loadBalancerSheddingEnabled: bool = setting(
+        True, "", "A broker that is clearly busier than the others gives bundles to less busy ones"
+    )
+    loadBalancerSheddingIntervalMinutes: int = setting(1, "min", "It is looked at this often", ge=1)
+    loadBalancerSheddingGracePeriodMinutes: int = setting(
+        30, "min", "A bundle that was moved stays for this time at least", ge=0
+    )
+    loadBalancerBrokerThresholdShedderPercentage: int = setting(
+        10,
+        "%",
+        "A broker is clearly busier if it is busy for so much more of the time than all on average",
+        ge=1,
+        le=100,
+    )
+    loadBalancerAutoBundleSplitEnabled: bool = setting(
+        True, "", "With several brokers, bundles in which too much goes on are split"
+    )
+    loadBalancerAutoUnloadSplitBundlesEnabled: bool = setting(
+        True, "", "The parts of such a bundle go to the brokers that are chosen for them"
+    )
+    loadBalancerNamespaceBundleMaxTopics: int = setting(
+        1000, "count", "Loaded topics from which on a bundle is split; 0: any number is right", ge=0
+    )
+    loadBalancerNamespaceBundleMaxSessions: int = setting(
+        1000, "count", "The same for producers and consumers", ge=0
+    )
+    loadBalancerNamespaceBundleMaxMsgRate: int = setting(
+        30000, "1/s", "The same for messages, in and out", ge=0
+    )
+    loadBalancerNamespaceBundleMaxBandwidthMbytes: int = setting(
+        100, "MB/s", "The same for bytes, in and out", ge=0
+    )
+    loadBalancerNamespaceMaximumBundles: int = setting(
+        128, "count", "Bundles of a namespace that has this many are not split by themselves", ge=1
+    )
+
     # -- statistics --------------------------------------------------------------------------
 
     statsUpdateFrequencyInSecs: int = setting(

@@ -29,6 +29,7 @@ from pulsark.dispatch.policies.schemas import Schemas
 from pulsark.dispatch.producer.producer_names import ProducerNames
 from pulsark.dispatch.publish_buffer import PublishBuffer
 from pulsark.dispatch.publish_rates import PublishRates
+from pulsark.dispatch.stats.bundle_loads import BundleLoads
 from pulsark.dispatch.stats.load_reports import LoadReports
 from pulsark.dispatch.stats.rates import Rates
 from pulsark.dispatch.stats.stats import Stats
@@ -58,6 +59,7 @@ from pulsark.dispatch.topics.schema_admission import SchemaAdmission
 from pulsark.dispatch.topics.topic_lists import TopicFeeds
 from pulsark.dispatch.topics.topic_making import TopicMaking
 from pulsark.dispatch.topics.topic_tables import TopicTables
+from pulsark.dispatch.upkeep.load_balance import AutoSplit, LoadShedding
 from pulsark.dispatch.upkeep.share import Share
 from pulsark.dispatch.upkeep.storage_quotas import StorageQuotas
 from pulsark.metadata.resources import Resources
@@ -165,8 +167,31 @@ class Broker:
         self.subscribing = Subscribing(settings, self.clock, self.creation, self.schema_admission)
         self.rates = Rates(self.clock, self.run_queue, self.topics)
         self.stats = Stats(self.clock, self.rates, self.ownership)
+        self.bundle_loads = BundleLoads(self.resources.namespaces, self.topics, self.rates)
         self.load_reports = LoadReports(
-            self.clock, self.registry, self.ownership, self.topics, self.rates
+            self.clock,
+            self.registry,
+            self.ownership,
+            self.topics,
+            self.bundle_loads,
+            settings.loadBalancerMaxNumberOfBundlesInBundleLoadReport,
+        )
+        self.auto_split = AutoSplit(
+            settings,
+            self.resources.namespaces,
+            self.ownership,
+            self.registry,
+            self.bundle_split,
+            lambda: self.bundle_loads.loads,
+        )
+        self.load_shedding = LoadShedding(
+            settings,
+            self.clock,
+            self.registry,
+            self.candidates,
+            self.share,
+            self.bundle_release,
+            self.other_brokers,
         )
         self.storage_quotas = StorageQuotas(
             metadata, self.resources, self.policy_source, self.topics, self.loader.over_quota

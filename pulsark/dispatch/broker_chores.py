@@ -56,6 +56,12 @@ def chores_of(broker: Broker) -> list[Chore]:
         Chore("unused non-persistent topics", UNUSED_NON_PERSISTENT_TOPIC_SECONDS, drop_idle),
         Chore("ledgers of deleted topics", _DELETED_CHECK_SECONDS, delete_ledgers),
         Chore("load report", REPORT_SECONDS, broker.load_reports.report),
+        Chore("split of bundles", REPORT_SECONDS, broker.auto_split.look),
+        Chore(
+            "load shedding",
+            settings.loadBalancerSheddingIntervalMinutes * 60,
+            broker.load_shedding.look,
+        ),
         Chore("rates", settings.statsUpdateFrequencyInSecs, note_rates),
         *_for_unloaded_topics(broker),
     ]

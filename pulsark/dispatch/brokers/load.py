@@ -1,4 +1,4 @@
-"""A broker's report of its load. Pure."""
+"""A broker's report of its load, and what its bundles have to do with it. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,58 @@ if TYPE_CHECKING:
 
 TOLD_CHANGE = 0.1
 """The relative change of a figure that is worth a write."""
+
+
+TOLD_PART = 0.03
+"""The change of the part of a broker's time for a bundle that is worth a write."""
+_BYTES_A_MESSAGE = 4096
+"""So many bytes cost about as much as it does to handle a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class BundleLoad:
+    """What goes on in a bundle, of its topics that are loaded. Rates are per second."""
+
+    topics: int = 0
+    sessions: int = 0
+    """Producers and consumers."""
+    messages_in: float = 0.0
+    messages_out: float = 0.0
+    bytes_in: float = 0.0
+    bytes_out: float = 0.0
+
+    @property
+    def messages(self) -> float:
+        """In both directions."""
+        return self.messages_in + self.messages_out
+
+    @property
+    def bytes(self) -> float:
+        """In both directions."""
+        return self.bytes_in + self.bytes_out
+
+    def plus(self, other: BundleLoad) -> BundleLoad:
+        """Both together."""
+        return BundleLoad(
+            self.topics + other.topics,
+            self.sessions + other.sessions,
+            self.messages_in + other.messages_in,
+            self.messages_out + other.messages_out,
+            self.bytes_in + other.bytes_in,
+            self.bytes_out + other.bytes_out,
+        )
+
+
+def busiest(
+    loads: Mapping[str, BundleLoad], utilisation: float, most: int
+) -> tuple[tuple[str, float], ...]:
+    """The busiest bundles of a broker, each with its part of the time for which that is busy."""
+    weights = {
+        bundle: load.messages + load.bytes / _BYTES_A_MESSAGE for bundle, load in loads.items()
+    }
+    total = sum(weights.values())
+    found = sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:most]
+    return tuple((bundle, utilisation * weight / total) for bundle, weight in found if weight > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +77,20 @@ class LoadReport:
     messages_out: float = 0.0
     bytes_in: float = 0.0
     bytes_out: float = 0.0
+    busiest: tuple[tuple[str, float], ...] = ()
+    """Some of its bundles, and what each has of the utilisation, the busiest one first."""
 
     def differs_from(self, told: LoadReport) -> bool:
         """Whether brokers that know ``told`` should get this report."""
         if (self.bundles, self.topics == 0) != (told.bundles, told.topics == 0):
             return True
         if abs(self.utilisation - told.utilisation) >= TOLD_CHANGE:
+            return True
+        parts, known = dict(self.busiest), dict(told.busiest)
+        if any(
+            abs(parts.get(bundle, 0.0) - known.get(bundle, 0.0)) >= TOLD_PART
+            for bundle in parts.keys() | known.keys()
+        ):
             return True
         return any(
             abs(now - then) > TOLD_CHANGE * max(now, then, 10.0)
@@ -42,9 +102,12 @@ class LoadReport:
 
     def as_json(self) -> dict[str, Any]:
         """The form in the metadata store."""
-        return {name: round(figure, 3) for name, figure in asdict(self).items()}
+        told = {name: figure for name, figure in asdict(self).items() if name != "busiest"}
+        parts = {bundle: round(part, 3) for bundle, part in self.busiest}
+        return {**{name: round(figure, 3) for name, figure in told.items()}, "busiest": parts}
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> LoadReport:
         """The inverse of ``as_json``. Missing figures are 0, unknown ones are ignored."""
-        return cls(**{one.name: told[one.name] for one in fields(cls) if one.name in told})
+        found = {one.name: told[one.name] for one in fields(cls) if one.name in told}
+        return cls(**{**found, "busiest": tuple(found.get("busiest", {}).items())})

@@ -1,19 +1,73 @@
-"""Where to cut a bundle in two or more. Pure.
+"""Which bundle to split, and where to cut it. Pure.
 
 A bundle has the hashes from ``low`` up to ``high``; edges are strictly inside.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from pulsark.config.settings import Settings
+    from pulsark.dispatch.brokers.load import BundleLoad
 
     Algorithm = Callable[[int, int, Collection[int], Sequence[int]], list[int]]
 
 POSITIONS_MAX = 16
 """So many edges may be asked for at once: each is a bundle more, and all are one commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitLimits:
+    """What a bundle may have, and what a namespace. 0 is no limit."""
+
+    topics: int = 1000
+    sessions: int = 1000
+    messages: float = 30_000
+    """Per second, as bytes."""
+    bytes: float = 100 << 20
+    bundles: int = 128
+    """A namespace that has as many gets no more."""
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> SplitLimits:
+        """As they are now: some can be changed."""
+        return cls(
+            settings.loadBalancerNamespaceBundleMaxTopics,
+            settings.loadBalancerNamespaceBundleMaxSessions,
+            settings.loadBalancerNamespaceBundleMaxMsgRate,
+            settings.loadBalancerNamespaceBundleMaxBandwidthMbytes << 20,
+            settings.loadBalancerNamespaceMaximumBundles,
+        )
+
+    def excess(self, load: BundleLoad) -> float:
+        """By how much a bundle is beyond the limit that it exceeds most; up to 1: by nothing."""
+        figures = (
+            (load.topics, self.topics),
+            (load.sessions, self.sessions),
+            (load.messages, self.messages),
+            (load.bytes, self.bytes),
+        )
+        return max((figure / limit for figure, limit in figures if limit), default=0.0)
+
+
+def to_split(
+    loads: Mapping[str, BundleLoad], bundles: Mapping[str, int], limits: SplitLimits
+) -> str | None:
+    """The bundle that most of all should be split; ``None`` if none should.
+
+    ``bundles``: how many each namespace has. One topic cannot be split, so it is left alone.
+    """
+    found = {
+        bundle: limits.excess(load)
+        for bundle, load in loads.items()
+        if load.topics > 1 and bundles.get(bundle.rpartition("/")[0], 0) < limits.bundles
+    }
+    worst = max(found, key=lambda bundle: (found[bundle], bundle), default=None)
+    return worst if worst is not None and found[worst] > 1 else None
 
 
 def in_the_middle(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsark.dispatch.brokers.load import LoadReport
-from pulsark.dispatch.loop.turns import in_turns
-from pulsark.dispatch.stats.rates import Counters
+from pulsark.dispatch.brokers.load import BundleLoad, LoadReport, busiest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pulsark.dispatch.brokers.registry import BrokerRegistry
-    from pulsark.dispatch.stats.rates import Rates
+    from pulsark.dispatch.stats.bundle_loads import BundleLoads
     from pulsark.dispatch.topics.ownership import Ownership
     from pulsark.dispatch.topics.registry import Topics
     from pulsark.runtime import Clock
@@ -37,19 +35,23 @@ class LoadReports:
         registry: BrokerRegistry,
         ownership: Ownership,
         topics: Topics,
-        rates: Rates,
+        bundle_loads: BundleLoads,
+        bundles_told: int,
     ) -> None:
+        """``bundles_told``: of so many bundles it says what they cost."""
         self._clock = clock
         self._registry = registry
         self._ownership = ownership
         self._topics = topics
-        self._rates = rates
+        self._bundle_loads = bundle_loads
+        self._bundles_told = bundles_told
         self.cpu_seconds: Callable[[], float] = lambda: 0.0
         """The processor time of the event loop's thread; set by the process whose loop it is."""
         self._at, self._used = clock.monotonic(), 0.0
         self._utilisation = 0.0
         self._reports = 0
-        self._in = self._out = Counters()
+        self._sum = BundleLoad()
+        self._busiest: tuple[tuple[str, float], ...] = ()
 
     async def report(self) -> None:
         """Tell what has changed, if others should hear of it."""
@@ -62,28 +64,25 @@ class LoadReports:
         if own is None or self._registry.is_alone:
             return
         if self._reports % RATES_EACH == 0:
-            await self._add_rates()
+            await self._measure()
         self._reports += 1
         report = LoadReport(
             self._utilisation,
             len(self._ownership.owned()),
             len(self._topics.served()),
-            self._in.messages,
-            self._out.messages,
-            self._in.bytes,
-            self._out.bytes,
+            self._sum.messages_in,
+            self._sum.messages_out,
+            self._sum.bytes_in,
+            self._sum.bytes_out,
+            self._busiest,
         )
         if report.differs_from(own.load):
             await self._registry.report(report)
 
-    async def _add_rates(self) -> None:
-        found_in = found_out = Counters()
-        async for topic in in_turns(self._topics.served()):
-            found_in = _sum(found_in, self._rates.topic_in(topic))
-            for subscription in list(topic.subscriptions.values()):
-                found_out = _sum(found_out, self._rates.subscription(subscription))
-        self._in, self._out = found_in, found_out
-
-
-def _sum(one: Counters, other: Counters) -> Counters:
-    return Counters(*(a + b for a, b in zip(one, other, strict=True)))
+    async def _measure(self) -> None:
+        await self._bundle_loads.measure()
+        loads = self._bundle_loads.loads
+        self._sum = BundleLoad()
+        for load in loads.values():
+            self._sum = self._sum.plus(load)
+        self._busiest = busiest(loads, self._utilisation, self._bundles_told)

@@ -1,0 +1,92 @@
+"""Which bundles of a clearly busier broker go to less busy ones. Pure.
+
+The leader decides, once in a round, by what all brokers tell. It must not move bundles to and fro:
+
+- A broker gives something away only if it was clearly busier than the average for some rounds.
+- What goes is less than half of the difference between the two: afterwards the one that gave is
+  still the busier one. So the sum of the squares of all utilisations falls with each move, if what
+  brokers tell is right, and there is an end to it.
+- After that the two are left alone until they have told what has become of it.
+- A bundle that was moved stays for a grace period, whatever is told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pulsark.dispatch.brokers.load import LoadReport
+
+ROUNDS = 3
+"""So many rounds in a row a broker has to be clearly busier."""
+MOVES_MAX = 2
+"""Bundles that are moved in a round."""
+LEAST_PART = 0.01
+"""What is a smaller part of a broker's time is not worth the pause of its clients."""
+SURE_PART = 0.8
+"""Of half the difference so much is moved at most: figures are a little old, and round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A bundle that is to go from one broker to another."""
+
+    bundle: str
+    source: str
+    to: str
+
+
+class Shedding:
+    """What is remembered from round to round."""
+
+    def __init__(self) -> None:
+        self._busy_rounds: dict[str, int] = {}
+        self._moved: dict[str, float] = {}
+
+    def round(
+        self,
+        brokers: Mapping[str, LoadReport],
+        now: float,
+        *,
+        threshold: float,
+        grace_seconds: float,
+        may_have: Callable[[str, str], bool],
+    ) -> list[Move]:
+        """What to move now. ``may_have(broker, bundle)`` says who is allowed to have a bundle."""
+        self._moved = {bundle: at for bundle, at in self._moved.items() if now - at < grace_seconds}
+        known = {broker_id: report.utilisation for broker_id, report in brokers.items()}
+        average = sum(known.values()) / len(known) if known else 0.0
+        self._busy_rounds = {
+            broker_id: self._busy_rounds.get(broker_id, 0) + 1
+            for broker_id, utilisation in known.items()
+            if utilisation > average + threshold
+        }
+        moves: list[Move] = []
+        for source in sorted(self._busy_rounds, key=lambda each: (-known[each], each)):
+            if self._busy_rounds[source] < ROUNDS or len(moves) == MOVES_MAX:
+                continue
+            move = self._move_from(source, brokers, known, may_have)
+            if move is not None:
+                moves.append(move)
+                self._moved[move.bundle] = now
+                self._busy_rounds[source] = 0
+                del known[source], known[move.to]  # one move for each in a round
+        return moves
+
+    def _move_from(
+        self,
+        source: str,
+        brokers: Mapping[str, LoadReport],
+        known: Mapping[str, float],
+        may_have: Callable[[str, str], bool],
+    ) -> Move | None:
+        """The largest part that fits between it and the least busy broker that may have it."""
+        for to in sorted(known, key=lambda each: (known[each], each)):
+            room = (known[source] - known[to]) / 2 * SURE_PART
+            for bundle, part in brokers[source].busiest:
+                if LEAST_PART <= part < room and bundle not in self._moved and may_have(to, bundle):
+                    return Move(bundle, source, to)
+        return None
