@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 
 import pytest
 
 from pulsark.dispatch.connection import opened
+from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.dispatch.policies.policies import TopicPolicies
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.dispatch.topics import bundle_release
 from pulsark.dispatch.topics.bundles import Covered
 from pulsark.errors import ClientError, PulsarkError, ServerError
+from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.metadata.namespaces import even_boundaries
 from pulsark.metadata.paths import bundle_owner_path
 from pulsark.wire.topic_name import TopicName
@@ -530,3 +533,48 @@ async def test_who_stops_tells_the_rest_of_a_move_at_once(broker) -> None:
     await broker.broker.bundle_release.settled()
     await asyncio.sleep(0)
     assert heard(client) == [Command.CLOSE_PRODUCER] * (count - bundle_release.TOLD_AT_ONCE)
+
+
+@scenario(keepAliveIntervalSeconds=1_000_000)
+async def test_a_broker_that_stood_still_for_longer_than_its_session_gives_up_by_itself(
+    broker,
+) -> None:
+    """A process that is stopped for 40 s, and continued. Another broker serves its topics."""
+    still = copy(broker)
+    still.metadata = MemoryMetadataStore(broker._tree, broker._runtime.clock, 30.0)
+    still.broker = still._new_broker()
+    await still.broker.start(ServiceUrls("pulsar://b2:6650", "http://b2:8080", "grpc://b2:8815"))
+    await asyncio.sleep(0.01)
+    taken, left = TOPIC, "persistent://public/default/t4"  # of one bundle
+    client = Client(still)
+    for number, name in enumerate((taken, left)):
+        await client.produce(name, 1, producer_id=number)
+    (bundle,) = still.broker.ownership.owned()
+    still.metadata.is_silent = True
+    broker._tree._heard.pop(still.metadata)  # it does not even hear of its end
+    await asyncio.sleep(40)
+    broker._tree.end_session(still.metadata)
+    await asyncio.sleep(0.01)
+    other = Client(broker)
+    await other.produce(taken, 1)
+    heard(client)
+    # It goes on: what has piled up at its sockets comes first.
+    for number in (0, 1):
+        client.send_bytes(publish(number, 2, b"x"))
+    assert not still.broker.ownership.has(bundle)
+    load = still.broker.topics.load(NAME.parse(left + "5"), create=True)
+    for asked in (still.broker.lookup.find(NAME), load):
+        with pytest.raises(ClientError, match="was not heard of"):
+            await asked
+    await asyncio.sleep(0.01)
+    client.has(Command.SEND_RECEIPT)
+    confirmed = [a.send_receipt.producer_id for a in client.answers if a.HasField("send_receipt")]
+    assert 0 not in confirmed
+    still.metadata.session.end()
+    await still.broker.bundle_release.settled()
+    assert still.broker.topics.served() == []
+    assert {0, 1} == set(told(client))
+    assert broker.broker.topics.get_loaded(NAME).ledger.entries == 2
+    found = await broker.broker.topics.load(NAME.parse(left))
+    assert found.ledger.entries == 1 + confirmed.count(1)
+    await broker.broker.topics.get_loaded(NAME).ledger.set_properties({"by": "the owner"})
