@@ -75,6 +75,11 @@ def resident_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def with_children(pid: int) -> list[int]:
+    """A process, and all that are below it."""
+    return list(_tree_ticks(pid))
+
+
 def processor_seconds(pid: int) -> float:
     """User and system time of a process so far, that of threads which ended included."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()

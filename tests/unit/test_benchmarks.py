@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from benchmarks.brokers import Pulsark, alone
 from benchmarks.goals import add_check, add_scenarios
+
+WITH_A_CHILD = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"])
+print(flush=True)
+sys.stdin.read()
+"""
+"""A process that lives with its child until its input ends."""
 
 
 def parsed(*arguments: str) -> argparse.Namespace:
@@ -27,3 +41,46 @@ def test_an_unknown_scenario_is_named_with_those_there_are(
     with pytest.raises(SystemExit):
         parsed("fats")
     assert "'fats' is none of fast, slow" in capsys.readouterr().err
+
+
+class _Running(Pulsark):
+    """Two processes in place of those of a broker."""
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", WITH_A_CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
+
+    def end(self) -> None:
+        assert self._process is not None
+        self._process.communicate()
+
+    def states(self) -> list[str]:
+        """How its processes are: "T" is stopped."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        stats = [Path(f"/proc/{pid}/stat").read_text() for pid in (self.pid, *children)]
+        return [stat.rsplit(")", 1)[1].split()[0] for stat in stats]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[list[_Running]]:
+    running = [_Running(tmp_path / name) for name in ("a", "b")]
+    for each in running:
+        each.start()
+    yield running
+    for each in running:
+        each.end()
+
+
+def test_nothing_of_another_broker_runs_while_one_is_measured(two: list[_Running]) -> None:
+    measured, other = two
+    with alone(measured, two):
+        for _ in range(100_000):  # the signals are on their way
+            if other.states() == ["T", "T"]:
+                break
+            os.sched_yield()
+        assert other.states() == ["T", "T"]
+        assert "T" not in measured.states()
+    assert "T" not in other.states()
