@@ -18,6 +18,7 @@ from pulsark.admin.http.guard import Guarded, login
 from pulsark.admin.http.places import ANYWHERE
 from pulsark.admin.http.requests import value
 from pulsark.admin.pulsar import (
+    anti_affinity,
     brokers,
     bundles,
     clusters,
@@ -111,6 +112,7 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
         brokers,
         metrics,
         queries,
+        anti_affinity,
         unsupported,
     ):
         app.include_router(module.router)

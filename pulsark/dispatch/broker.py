@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pulsark import __version__
 from pulsark.dispatch.broker_chores import chores_of
+from pulsark.dispatch.brokers.anti_affinity import AntiAffinityGroups
 from pulsark.dispatch.brokers.candidates import Candidates
 from pulsark.dispatch.brokers.isolation_source import IsolationSource
 from pulsark.dispatch.brokers.leader import Leader
@@ -112,11 +113,12 @@ class Broker:
         self.registry = BrokerRegistry(metadata)
         self.leader = Leader(metadata)
         self.resources = Resources(metadata, runtime)
+        self.owners = BundleOwners(metadata)
         self.isolation = IsolationSource(metadata, self.resources.isolation, settings.clusterName)
-        self.candidates = Candidates(self.registry, self.isolation)
+        self.anti_affinity = AntiAffinityGroups(metadata, self.resources.namespaces, self.owners)
+        self.candidates = Candidates(self.registry, self.isolation, self.anti_affinity)
         self.schemas = Schemas(metadata, runtime, self.run_queue)
         self.schema_admission = SchemaAdmission(self.schemas, settings)
-        self.owners = BundleOwners(metadata)
         self.ownership = Ownership(metadata, self.resources, runtime, self.registry)
         self.assigned_bundles = AssignedBundles(metadata, self.ownership, self.registry)
         self.authorization: AuthorizationProvider | None = None
@@ -362,6 +364,7 @@ class Broker:
             self.settings.enableNonPersistentTopics,
         )
         await self.isolation.start()
+        self.anti_affinity.start()
         await self.registry.announce(own)
         await self.leader.start(own)
         self.owners.start()
@@ -380,6 +383,7 @@ class Broker:
         self.assigned_bundles.close()
         self.owners.close()
         self.isolation.close()
+        self.anti_affinity.close()
         self.dynamic_settings.close()
         self.isolation_moves.close()
         self.policy_updates.close()

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from pulsark.config.settings import Settings
+from pulsark.dispatch.brokers.anti_affinity import AntiAffinityGroups
 from pulsark.dispatch.brokers.candidates import Candidates
 from pulsark.dispatch.brokers.isolation_source import IsolationSource
 from pulsark.dispatch.brokers.owners import BundleOwners
@@ -44,6 +45,7 @@ class Node:
         self.resources = Resources(self.store, runtime)
         self.registry = BrokerRegistry(self.store)
         self.owners = BundleOwners(self.store)
+        self.groups = AntiAffinityGroups(self.store, self.resources.namespaces, self.owners)
         self.isolation = IsolationSource(self.store, self.resources.isolation, "c")
         self.ownership = Ownership(self.store, self.resources, runtime, self.registry)
         self.urls = ServiceUrls(f"pulsar://b{number}:6650", f"http://b{number}:8080")
@@ -55,7 +57,7 @@ class Node:
             self.ownership,
             self.owners,
             self.registry,
-            Candidates(self.registry, self.isolation),
+            Candidates(self.registry, self.isolation, self.groups),
             lambda name: None,
         )
         self._kinds = persistent, non_persistent
@@ -79,6 +81,7 @@ class Node:
         )
         await self.registry.announce(own)
         await self.isolation.start()
+        self.groups.start()
         self.owners.start()
         self.assigned.start()
         return self

@@ -196,16 +196,31 @@ async def body_bytes(request: Request) -> bytes:
     return content
 
 
+async def bare_text(request: Request) -> str | None:
+    """A body that is a text, in quotes or without; ``None`` if there is none. 400, 413 or 415."""
+    content = await _json_bytes(request)
+    if content.startswith(b'"'):
+        found = await json_body(request)
+        return found if isinstance(found, str) else None
+    return content.decode(errors="replace") or None
+
+
+async def _json_bytes(request: Request) -> bytes:
+    """The body, which says that it is JSON, without blanks around it."""
+    content = (await body_bytes(request)).strip()
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content and not media:
+        raise fail(400, "The body has no Content-Type")
+    if content and media != "application/json" and not media.endswith("+json"):
+        raise fail(415, f"Content-Type {media[:80]} is not supported")
+    return content
+
+
 async def json_body(request: Request) -> Any:
     """The body's JSON; ``None`` if there is no body, or it is ``null``. 400, 413 or 415."""
-    content = await body_bytes(request)
-    if not content.strip():
+    content = await _json_bytes(request)
+    if not content:
         return None
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if not media:
-        raise fail(400, "The body has no Content-Type")
-    if media != "application/json" and not media.endswith("+json"):
-        raise fail(415, f"Content-Type {media[:80]} is not supported")
     try:
         parsed = json.loads(content, parse_constant=_no_constant, parse_float=_finite)
         _check(parsed)

@@ -27,6 +27,7 @@ from pulsark.admin.http.requests import (
     BrokerOf,
     NamespaceOf,
     SubscriptionOf,
+    bare_text,
     done,
     empty,
     flag,
@@ -243,6 +244,8 @@ async def _set(
     given: Any
     if place.in_query:
         given = number(request.query_params.get(place.name, ""), low=-1)
+    elif place.bare:
+        given = await bare_text(request)
     else:
         given = await json_body(request)
     if given is None and not place.empty_removes:

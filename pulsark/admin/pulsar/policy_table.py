@@ -16,6 +16,7 @@ from typing import Any
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.requests import INT64_MAX, integer
 from pulsark.admin.pulsar import policy_values as values
+from pulsark.dispatch.brokers.anti_affinity import ANTI_AFFINITY_GROUP
 from pulsark.dispatch.policies.policies import (
     BACKLOG_QUOTAS,
     DISPATCH_RATE,
@@ -52,6 +53,8 @@ class PolicyPath:
     """To write nothing is to remove it."""
     plain: bool = False
     """It is shown as a bare text."""
+    bare: bool = False
+    """It is given as a bare text, or as one in quotes: Pulsar's clients differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,11 @@ POLICIES = (
         PolicyPath("publishRate", unset=_NO_204),
     ),
     Policy(RESOURCE_GROUP, values.resource_group, PolicyPath("resourcegroup", plain=True)),
+    Policy(
+        ANTI_AFFINITY_GROUP,
+        values.anti_affinity_group,
+        PolicyPath("antiAffinity", unset=_NO_204, plain=True, bare=True),
+    ),
     Policy("delayed_delivery_policies", values.delayed, *_both("delayedDelivery")),
     Policy("inactive_topic_policies", values.inactive, *_both("inactiveTopicPolicies")),
     Policy(
@@ -256,7 +264,6 @@ _NOT_BUILT_NAMESPACE = (
     *_plain("entryFilters"),
     PolicyPath("schemaAutoUpdateCompatibilityStrategy", "PUT", removable=False, unset=_NO_204),
     PolicyPath("allowedClusters", removable=False, unset=[]),
-    PolicyPath("antiAffinity", unset=_NO_204),
     PolicyPath("dispatcherPauseOnAckStatePersistent", unset=False),
 )
 _NOT_BUILT_TOPIC = (
@@ -330,7 +337,6 @@ _NOT_BUILT_KEYS = frozenset(
         "schema_auto_update_compatibility_strategy",
         "dispatcherPauseOnAckStatePersistentEnabled",
         "entryFilters",
-        "antiAffinityGroup",
     }
 )
 

@@ -213,6 +213,12 @@ def resource_group(value: Any) -> str:
     return check_name_part("resource group", value)
 
 
+def anti_affinity_group(value: Any) -> str:
+    if not isinstance(value, str):
+        raise fail(400, "antiAffinity is the name of a group")
+    return check_name_part("anti-affinity group", value)
+
+
 def sealing(value: Any) -> dict[str, Any]:
     """Only what is given: for the rest holds what the next level says."""
     names = ("enabled", "targetFileSizeInMB", "freshnessInSeconds")

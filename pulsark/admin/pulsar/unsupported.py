@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from fastapi import Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.errors import fail
@@ -147,14 +146,6 @@ async def migration(cluster: str, broker: BrokerOf) -> Response:
 
 
 # -- namespaces --------------------------------------------------------------------------------
-
-
-@router.get(_V2 + "/namespaces/{cluster}/antiAffinity/{group}", needs=superuser)
-async def namespaces_of_group(cluster: str, group: str, request: Request) -> Response:
-    """No namespace is in a group."""
-    if not request.query_params.get("tenant"):
-        raise fail(400, "The query names no tenant")
-    return value([])
 
 
 @router.delete(_NAMESPACE + "/removeOffloadPolicies", needs=namespace_policy("OFFLOAD", WRITE))

@@ -20,7 +20,7 @@ _PUT_AT_TOPICS = ("schemaCompatibilityStrategy",)
 """Pulsar sets these with PUT, all others with POST."""
 
 
-_TEXTS = ("resourcegroup",)
+_TEXTS = ("resourcegroup", "antiAffinity")
 """Pulsar shows these as bare texts, all others as JSON."""
 
 

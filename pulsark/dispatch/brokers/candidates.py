@@ -10,17 +10,21 @@ from pulsark.errors import ClientError, ServerError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pulsark.dispatch.brokers.anti_affinity import AntiAffinityGroups, GroupBundles
     from pulsark.dispatch.brokers.isolation_source import IsolationSource
     from pulsark.dispatch.brokers.load import LoadReport
     from pulsark.dispatch.brokers.registry import BrokerRegistry
 
 
 class Candidates:
-    """By what the registry says of brokers, and the isolation policies of namespaces."""
+    """By what the registry says of brokers, and the policies that keep namespaces apart."""
 
-    def __init__(self, registry: BrokerRegistry, isolation: IsolationSource) -> None:
+    def __init__(
+        self, registry: BrokerRegistry, isolation: IsolationSource, groups: AntiAffinityGroups
+    ) -> None:
         self._registry = registry
         self._isolation = isolation
+        self._groups = groups
 
     def of(self, bundle: str, *, persistent: bool = True) -> Mapping[str, LoadReport]:
         """Those to which a bundle may be given for a topic of that kind, with their load.
@@ -36,6 +40,10 @@ class Candidates:
             kind = "persistent" if persistent else "non-persistent"
             raise _nobody(f"No live broker serves {kind} topics")
         return self._permitted(bundle, serving)
+
+    async def beside(self, bundle: str) -> GroupBundles:
+        """What should not be at the same broker as a bundle, as far as there is a choice."""
+        return await self._groups.beside(_namespace_of(bundle))
 
     def check_alone(self, bundle: str) -> None:
         """The same if this broker is the only one: raises unless it may have the bundle."""

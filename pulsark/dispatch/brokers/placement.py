@@ -19,15 +19,23 @@ ABOUT_AS_BUSY = 0.15
 
 
 def choose(
-    bundle: str, brokers: Mapping[str, LoadReport], chosen: Iterable[str] = ()
+    bundle: str,
+    brokers: Mapping[str, LoadReport],
+    chosen: Iterable[str] = (),
+    beside: Mapping[str, int] | None = None,
 ) -> str | None:
     """The broker for a bundle: of those that are not clearly busier, the one with fewest bundles.
 
     ``chosen`` are brokers that were given a bundle since they reported, once for each: else all
-    that are asked for at once went to one broker. ``None`` if there is no broker at all.
+    that are asked for at once went to one broker. ``beside`` says how many bundles of the same
+    anti-affinity group brokers have: only those with the fewest are taken. ``None`` if there is no
+    broker at all.
     """
     if not brokers:
         return None
+    if beside:
+        fewest = min(beside.get(broker_id, 0) for broker_id in brokers)
+        brokers = {each: brokers[each] for each in brokers if beside.get(each, 0) == fewest}
     given = list(chosen)
     least = min(report.utilisation for report in brokers.values())
     return min(

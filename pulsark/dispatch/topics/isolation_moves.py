@@ -60,18 +60,18 @@ class IsolationMoves:
         try:
             while self._again:
                 self._again = False
-                given: list[str] = []
+                given: dict[str, str] = {}
                 for bundle in self._ownership.owned():
-                    to = self._other(bundle, given)
+                    to = await self._other(bundle, given)
                     if to is not None:
-                        given.append(to)
+                        given[bundle] = to
                         await self._release.release(bundle, to)
         except PulsarkError as error:
             log.warning("bundles are not where isolation policies want them: %s", error)
         finally:
             self._moving = None
 
-    def _other(self, bundle: str, given: list[str]) -> str | None:
+    async def _other(self, bundle: str, given: dict[str, str]) -> str | None:
         """Who is to have a bundle that is at the wrong broker."""
         policy = policy_for(namespace_of(bundle), self._isolation.policies)
         if policy is None or not policy.moves:
@@ -80,4 +80,7 @@ class IsolationMoves:
             found = self._candidates.of(bundle)
         except PulsarkError:
             return None
-        return None if self._registry.own_id in found else choose(bundle, found, given)
+        if self._registry.own_id in found:
+            return None
+        beside = await self._candidates.beside(bundle)
+        return choose(bundle, found, given.values(), beside.held(given))

@@ -212,21 +212,24 @@ class Lookup:
         if authoritative:
             return None
         candidates = self._candidates.of(bundle, persistent=persistent)
-        chosen = choose(bundle, candidates, self._chosen_since_reports())
-        if chosen is None:
-            return None
-        self._chosen[bundle] = chosen, live[chosen]
-        return live[chosen]
+        beside = await self._candidates.beside(bundle)
+        given = self._chosen_since_reports()
+        chosen = choose(bundle, candidates, given.values(), beside.held(given))
+        found = None if chosen is None else self._registry.get(chosen)
+        if found is None:
+            raise _ask_again(bundle, "was to go to a broker that has just left")
+        self._chosen[bundle] = found.broker_id, found
+        return found
 
-    def _chosen_since_reports(self) -> list[str]:
-        """Brokers that were chosen here and have not said anything since, once for each bundle."""
+    def _chosen_since_reports(self) -> dict[str, str]:
+        """By bundle brokers that were chosen here and have not said anything since."""
         live = self._registry.live
         self._chosen = {
             bundle: (broker_id, then)
             for bundle, (broker_id, then) in self._chosen.items()
             if live.get(broker_id) is then
         }
-        return [broker_id for broker_id, _ in self._chosen.values()]
+        return {bundle: broker_id for bundle, (broker_id, _) in self._chosen.items()}
 
     async def _claimed(self, name: TopicName, bundle: str, *, over_tls: bool) -> LookupResult:
         self._check_enabled(name)

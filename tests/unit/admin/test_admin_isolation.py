@@ -131,3 +131,35 @@ def test_bundles_move_to_a_broker_that_may_have_them(both: TwoBrokers) -> None:
     both.call(both.b, "POST", f"{POLICIES}/p", nobody)
     both.run(turns(500))
     assert both.b.broker.ownership.owned() == [bundle]
+
+
+# -- groups of namespaces that should not be at one broker --------------------------------------
+
+
+def test_a_namespace_joins_a_group_and_leaves_it(api: AdminApi) -> None:
+    policy = "/admin/v2/namespaces/public/default/antiAffinity"
+    group = "/admin/v2/namespaces/standalone/antiAffinity"
+    head = {"content-type": "application/json"}
+    assert api.get(policy).status == 204
+    for body in (b"g", b' "g"\n'):  # as the Java client sends it, and as the one of Go does
+        assert api.call("POST", policy, raw=body, headers=head).status == 204
+        assert (api.get(policy).status, api.get(policy).body) == (200, b"g")
+    assert api.get("/admin/v2/namespaces/public/default").json["antiAffinityGroup"] == "g"
+    assert api.get(f"{group}/g?tenant=public").json == ["public/default"]
+    assert api.get(f"{group}/other?tenant=public").json == []
+    assert api.get(f"{group}/g?tenant=pulsar").json == []
+    assert api.get(f"{group}/g").status == 400
+    assert api.delete(policy).status == 204
+    assert api.get(policy).status == 204
+    assert api.get(f"{group}/g?tenant=public").json == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status"), [(b"", 400), (b"a/b", 412), (b'"', 400), (b'""', 412), (b"\xff", 412)]
+)
+def test_what_is_no_name_of_a_group_is_refused(api: AdminApi, body: bytes, status: int) -> None:
+    policy = "/admin/v2/namespaces/public/default/antiAffinity"
+    head = {"content-type": "application/json"}
+    assert api.call("POST", policy, raw=body, headers=head).status == status
+    assert api.call("POST", policy, raw=b"g", headers={"content-type": "text/plain"}).status == 415
+    assert api.get(policy).status == 204

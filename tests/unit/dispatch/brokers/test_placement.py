@@ -48,6 +48,16 @@ def test_brokers_that_know_the_same_choose_the_same() -> None:
     assert set(one) == set(names)
 
 
+def test_bundles_of_one_group_are_kept_apart() -> None:
+    brokers = {"x": LoadReport(), "y": LoadReport(bundles=5), "z": LoadReport(bundles=9)}
+    assert choose("b", brokers, (), {"x": 1}) == "y"
+    assert choose("b", brokers, (), {"x": 1, "y": 2, "z": 1}) == "x"
+    assert choose("b", {"x": LoadReport()}, (), {"x": 7}) == "x"  # there is no choice
+    held = {"x": 0, "y": 1}
+    busy = {"x": LoadReport(utilisation=0.9), "y": LoadReport()}
+    assert choose("b", busy, (), held) == "x"
+
+
 @pytest.mark.parametrize(
     ("now", "worth"),
     [
