@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.scalable.scalable_topics import ScalableTopics
     from pulsark.dispatch.tables.bulk_publishing import BulkPublishing
     from pulsark.dispatch.tables.erasure import Erasure
-    from pulsark.dispatch.tables.far_tables import TableCalls
+    from pulsark.dispatch.tables.table_calls import PeerTableCalls
     from pulsark.dispatch.tables.table_retention import TableRetention
     from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
@@ -399,6 +399,8 @@ class Broker:
         await self.chores.close()
         if self._audit_writer is not None:
             await self._audit_writer.close()
+        if "bulk_publishing" in vars(self):
+            await self.bulk_publishing.close()
         if not alone:
             await self.bundle_release.release_all()
         await self.bundle_release.settled()
@@ -415,8 +417,9 @@ class Broker:
         from pulsark.dispatch.tables.bulk_publishing import BulkPublishing  # for those who need it
 
         return BulkPublishing(
-            self.clock, self.resources, self.topics, self.schema_admission, self.sealing
-        )
+            self.runtime, self.resources, self.topics, self.schema_admission, self.sealing,
+            self.policy_source.current,
+        )  # fmt: skip
 
     @cached_property
     def erasure(self) -> Erasure:
@@ -458,7 +461,7 @@ class Broker:
             self._elsewhere = TopicsElsewhere(self.peers())
         return self._elsewhere
 
-    def _table_calls(self) -> TableCalls:
+    def _table_calls(self) -> PeerTableCalls:
         from pulsark.dispatch.tables.table_calls import PeerTableCalls  # see ``peers``
 
         return PeerTableCalls(self.peers())

@@ -26,6 +26,7 @@ from pulsark.storage.ledger.manager import LedgerManager
 from pulsark.storage.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerConfig
 from pulsark.storage.managed_ledger.record import ManagedLedgerRecord
 from pulsark.storage.managed_ledger.reservation import Reservation
+from pulsark.storage.managed_ledger.reservations import Reservations
 from pulsark.storage.managed_ledger.states import State
 from pulsark.storage.table.attach import TableOwner
 from pulsark.storage.table.files.record import table_directory
@@ -135,8 +136,9 @@ class Owner:
         self.ledgers[partition].append(message("p", number), number)
 
     async def publish(self, number: int, staged: Sequence[StagedLedger]) -> bool:
+        here = Reservations(self.ledgers)
         return await self.tables.publishing.publish(
-            TOPIC, TABLE_ID, self.ledgers, staged, "q", number
+            TOPIC, TABLE_ID, dict.fromkeys(self.ledgers, here), staged, "q", number
         )
 
     async def script(self) -> None:

@@ -7,17 +7,22 @@ the brokers are direct; a test may lose their answers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine
-from typing import Any
+import json
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 from pulsark.config.settings import Settings
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.model.entry import stored_entry
 from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.dispatch.tables.far_tables import FarAttach
-from pulsark.errors import PulsarkError
+from pulsark.errors import OutcomeUnknownError, PulsarkError
+from pulsark.metadata.changes import Change, Put
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
+from pulsark.metadata.paths import table_path
+from pulsark.metadata.store import Versioned
 from pulsark.storage.ledger.manager import LedgerManager
+from pulsark.storage.managed_ledger.reservation import NewLedger
 from pulsark.storage.table.files.record import DataFile
 from pulsark.wire.position import EARLIEST, Position
 from pulsark.wire.topic_name import TopicName
@@ -30,19 +35,24 @@ from tests.support.tables import attached_files, entry
 BASE = TopicName.parse("persistent://public/default/t")
 PARTITIONS = 4
 
+T = TypeVar("T")
+
 
 class AnswerLost(PulsarkError):
     """Nobody knows what became of a call."""
 
 
 class Calls:
-    """``TableCalls`` to the brokers by their ids. ``before`` and ``after`` may fail."""
+    """``CallsToOthers`` by their ids. ``before`` and ``after`` may fail, and so may ``at_step``."""
 
     def __init__(self, brokers: dict[str, Broker]) -> None:
         self._brokers = brokers
         self.before: Callable[[FarAttach], Coroutine[Any, Any, None]] = self.nothing
         self.after: Callable[[FarAttach], Coroutine[Any, Any, None]] = self.nothing
         self.attaches: list[FarAttach] = []
+        self.at_step: Callable[[str], Coroutine[Any, Any, None]] = self.no_step
+        """Hears of each step of a bulk publish, for instance ``before hold broker-id`` and ``after
+        hold broker-id`` in partitions of others, ``before intent`` and ``after intent``."""
 
     async def attach(self, broker_id: str, asked: FarAttach) -> None:
         self.attaches.append(asked)
@@ -56,8 +66,79 @@ class Calls:
         others = self._brokers[broker_id].sealing.for_others
         return await others.existing(name, table_id, ledger_ids)
 
+    async def check_writable(
+        self, broker_id: str, base: TopicName, partitions: Sequence[int]
+    ) -> None:
+        others = self._brokers[broker_id].bulk_publishing.for_others
+        await self._step("check", broker_id, lambda: others.check_writable(base, partitions))
+
+    async def reserve(
+        self,
+        broker_id: str,
+        base: TopicName,
+        token: str,
+        wanted: Mapping[int, Sequence[NewLedger]],
+        rows: Mapping[int, int],
+    ) -> dict[int, list[int]]:
+        others = self._brokers[broker_id].bulk_publishing.for_others
+        found = await self._step(
+            "reserve", broker_id, lambda: others.reserve(base, token, wanted, rows)
+        )
+        return {partition: list(ids) for partition, ids in found.items()}
+
+    async def hold_appends(self, broker_id: str, base: TopicName, token: str) -> None:
+        others = self._brokers[broker_id].bulk_publishing.for_others
+        await self._step("hold", broker_id, lambda: others.hold_appends(token))
+
+    async def decide(self, broker_id: str, base: TopicName, token: str, exist: bool | None) -> None:
+        others = self._brokers[broker_id].bulk_publishing.for_others
+        await self._step("decide", broker_id, lambda: others.decide(token, exist))
+
+    async def _step(
+        self, what: str, broker_id: str, call: Callable[[], Coroutine[Any, Any, T]]
+    ) -> T:
+        await self.at_step(f"before {what} {broker_id}")
+        done = await call()
+        await self.at_step(f"after {what} {broker_id}")
+        return done
+
+    async def no_step(self, _step: str) -> None:
+        """A step goes well."""
+
     async def nothing(self, _asked: FarAttach) -> None:
         """A call goes well."""
+
+
+class Store(MemoryMetadataStore):
+    """The session of one broker, which may be away. Intents of the table are steps of ``calls``."""
+
+    def __init__(self, tree: MemoryTree, calls: Calls) -> None:
+        super().__init__(tree)
+        self._calls = calls
+        self.back_at = 0.0
+
+    async def get(self, path: str) -> Versioned | None:
+        self._check_there()
+        return await super().get(path)
+
+    async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
+        self._check_there()
+        intent = any(
+            isinstance(change, Put)
+            and change.path == table_path(BASE)
+            and json.loads(change.value).get("intent") is not None
+            for change in changes
+        )
+        if intent:
+            await self._calls.at_step("before intent")
+        made = await super().commit(changes)
+        if intent:
+            await self._calls.at_step("after intent")
+        return made
+
+    def _check_there(self) -> None:
+        if asyncio.get_running_loop().time() < self.back_at:
+            raise OutcomeUnknownError("the store does not answer")
 
 
 class TableBrokers:
@@ -74,6 +155,7 @@ class TableBrokers:
         self.bookie = MemoryBookie()
         self.brokers: dict[str, Broker] = {}
         self.calls = Calls(self.brokers)
+        self.stores: dict[str, Store] = {}
         self.sent: dict[int, list[bytes]] = {n: [] for n in range(PARTITIONS)}
 
     async def start(self) -> None:
@@ -87,7 +169,7 @@ class TableBrokers:
 
     async def started(self, host: str) -> Broker:
         """A broker under this name, beside those that there are."""
-        metadata = MemoryMetadataStore(self._tree)
+        metadata = self.stores[host] = Store(self._tree, self.calls)
         tables = inline_tables(["/table"], metadata, self._runtime)
         ledgers = LedgerManager(metadata, {"b1": self.bookie}, self._runtime, tables)
         broker = Broker(self._settings, self._runtime, metadata, ledgers, tables)

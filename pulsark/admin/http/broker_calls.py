@@ -14,6 +14,7 @@ from collections.abc import Callable
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pulsark.admin.http.errors import fail
 from pulsark.admin.http.requests import TLS_PEER
 from pulsark.dispatch.peers.peers import NOT_BELIEVED, Peers
 from pulsark.security.broker_calls import HEADER, BrokerCall, CallRefusedError
@@ -36,6 +37,12 @@ def is_part(request: Request) -> bool:
     """Whether a broker asks for it, this one or another, as a part of something larger."""
     call = call_of(request)
     return call is not None and call.is_part
+
+
+def check_is_broker(request: Request) -> None:
+    """What only brokers may ask each other, as a part of what one of them does."""
+    if not is_part(request):
+        raise fail(403, "Only the brokers of a cluster ask this of each other")
 
 
 def target_of(scope: Scope) -> str:

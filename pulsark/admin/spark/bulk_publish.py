@@ -14,13 +14,15 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
+from pulsark.admin.http.broker_calls import check_is_broker
 from pulsark.admin.http.errors import fail
-from pulsark.admin.http.guard import Guarded, topic
+from pulsark.admin.http.guard import Guarded, superuser, topic
 from pulsark.admin.http.paths import TOPICS
-from pulsark.admin.http.places import OWNER_OF_BASE
+from pulsark.admin.http.places import HERE, OWNER_OF_BASE
 from pulsark.admin.http.requests import (
     BrokerOf,
     TopicOf,
+    done,
     flag,
     integer,
     json_object,
@@ -28,10 +30,11 @@ from pulsark.admin.http.requests import (
     unquoted,
     value,
 )
-from pulsark.admin.spark.one_owner import check_here
 from pulsark.dispatch.broker import Broker
+from pulsark.errors import ClientError
 from pulsark.schemas.column_types import BINARY
 from pulsark.security.operations import TopicOperation as T
+from pulsark.storage.managed_ledger.reservation import NewLedger
 from pulsark.storage.table.files.table_limits import FILES_PER_PUBLISH_MAX
 from pulsark.storage.table.staging.staged_ledger import StagedLedger
 
@@ -50,7 +53,6 @@ async def get_staging(topic: TopicOf, request: Request, broker: BrokerOf) -> Res
     "timeMs"}``: each file goes to all directories, and has to be in as many as are needed. Its name
     is ``timeMs-nonce-number.parquet``.
     """
-    await check_here(broker, topic, "A bulk publish")
     with_schema = flag(request, "schema")
     found = await broker.bulk_publishing.staging(topic, with_schema=with_schema)
     return value(
@@ -70,8 +72,8 @@ async def get_staging(topic: TopicOf, request: Request, broker: BrokerOf) -> Res
 @router.get("/{topic}/bulkPublish/{ident}/{nr}", needs=topic(T.PRODUCE))
 async def get_published(topic: TopicOf, ident: str, nr: str, broker: BrokerOf) -> Response:
     """``{"published"}``: whether this publish was made, or a later one under the same id."""
-    done = await broker.bulk_publishing.is_published(topic, _checked(ident), number(nr))
-    return value({"published": done})
+    made = await broker.bulk_publishing.is_published(topic, _checked(ident), number(nr))
+    return value({"published": made})
 
 
 @router.put("/{topic}/bulkPublish/{ident}/{nr}", needs=topic(T.PRODUCE))
@@ -89,9 +91,36 @@ async def publish(
     topic_id = body.get("topicId")
     if not isinstance(topic_id, str):
         raise fail(400, "topicId is a text")
-    await check_here(broker, topic, "A bulk publish")
-    done = await _publish(broker, topic, topic_id, body, _checked(ident), number(nr), staged)
-    return value({"published": done})
+    made = await _publish(broker, topic, topic_id, body, _checked(ident), number(nr), staged)
+    return value({"published": made})
+
+
+@router.post("/{topic}/bulkPublish/reserved", needs=superuser, at=HERE)
+async def reserved(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+    """A step of another broker's publish in this one's partitions; only brokers ask for it.
+
+    ``dispatch/tables/far_partitions`` has the steps. A partition need not be this broker's any
+    more: it is found out where ledgers are reserved.
+    """
+    check_is_broker(request)
+    asked = await json_object(request)
+    others = broker.bulk_publishing.for_others
+    match asked["do"]:
+        case "check":
+            try:
+                await others.check_writable(topic, asked["partitions"])
+            except ClientError as error:  # for the client, in these words
+                return value({"code": error.code, "reason": str(error)})
+        case "reserve":
+            wanted = {n: [NewLedger(*new) for new in each] for n, each, _ in asked["partitions"]}
+            rows = {n: rows for n, _, rows in asked["partitions"]}
+            found = await others.reserve(topic, asked["token"], wanted, rows)
+            return value({"reserved": [[n, list(ids)] for n, ids in found.items()]})
+        case "hold":
+            await others.hold_appends(asked["token"])
+        case "decide":
+            await others.decide(asked["token"], asked["exist"])
+    return done()
 
 
 async def _publish(

@@ -26,7 +26,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
-from pulsark.admin.http.broker_calls import call_of
+from pulsark.admin.http.broker_calls import check_is_broker
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, superuser, topic
 from pulsark.admin.http.merging import all_done
@@ -179,7 +179,7 @@ async def attach(topic: TopicOf, request: Request, broker: BrokerOf) -> Response
     if kind is not None and not is_column_type(kind):
         raise fail(400, "value is the type in the plan's values")
     if given.get("claims") is not None:
-        _check_is_broker(request)
+        check_is_broker(request)
         claims = {int(partition): version for partition, version in given["claims"].items()}
         asked = FarAttach(topic.base, str(given.get("tableId")), parsed, kind, claims)
         try:
@@ -197,17 +197,10 @@ async def attach(topic: TopicOf, request: Request, broker: BrokerOf) -> Response
 @router.post(TOPICS + "/{topic}/table/reserved", needs=superuser)
 async def reserved(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """Which of a partition's reserved ledgers exist. For the broker that owns the partition."""
-    _check_is_broker(request)
+    check_is_broker(request)
     given = await json_object(request)
     found = await broker.sealing.for_others.existing(topic, given["tableId"], given["ledgers"])
     return value({"existing": sorted(found)})
-
-
-def _check_is_broker(request: Request) -> None:
-    """What only brokers may ask each other: they say under which claims."""
-    call = call_of(request)
-    if call is None or not call.is_part:
-        raise fail(403, "Only the brokers of a cluster ask this of each other")
 
 
 @router.get("/admin/v2/sealing/copies", needs=superuser, at=HERE)

@@ -8,6 +8,7 @@ to be tidied. Which table a topic has is known in ``topics.topic_tables``; if an
 
 ``sealing_jobs`` lets a Spark job write the files instead. ``tidying`` merges and deletes files,
 ``table_retention`` trims tables, ``erasure`` removes messages from them, ``bulk_publishing`` takes
-staged files into topics, ``sealed_copies`` copies files to roots that lack them, and ``repairs``
-makes tables whole again.
+staged files into topics: of partitions of other brokers it asks these by ``far_partitions``, where
+``reserved_for_others`` answers. ``sealed_copies`` copies files to roots that lack them, and
+``repairs`` makes tables whole again.
 """

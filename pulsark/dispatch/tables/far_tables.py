@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from pulsark.dispatch.tables.far_partitions import PartitionCalls
 from pulsark.errors import NotAttachedError
 
 if TYPE_CHECKING:
@@ -61,6 +62,10 @@ class TableCalls(Protocol):
         """Those of a partition's reserved ledgers that exist, or ever will."""
 
 
+class CallsToOthers(TableCalls, PartitionCalls, Protocol):
+    """All that brokers ask each other about tables."""
+
+
 class FarTables:
     """What a broker has attached to tables of other brokers."""
 
@@ -70,7 +75,7 @@ class FarTables:
         ownership: Ownership,
         lookup: Lookup,
         tables: Tables,
-        calls: Callable[[], TableCalls],
+        calls: Callable[[], CallsToOthers],
     ) -> None:
         self._registry = registry
         self._ownership = ownership
@@ -84,8 +89,12 @@ class FarTables:
         """Whether no other broker is known."""
         return self._registry.is_alone
 
+    def is_gone(self, broker_id: str) -> bool:
+        """Whether a broker lives no more."""
+        return self._registry.get(broker_id) is None
+
     async def broker_of(self, base: TopicName) -> str | None:
-        """Which broker has a topic's table; ``None``: this one.
+        """Which broker has a topic's table, or a partition; ``None``: this one.
 
         If nobody has the topic's bundle, somebody is made to: then something of it is to be done.
         """

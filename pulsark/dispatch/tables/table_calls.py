@@ -1,4 +1,4 @@
-"""``TableCalls`` over the admin API of the brokers that have the tables."""
+"""What brokers ask each other about tables and their partitions, over the admin API."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from urllib.parse import quote
 
 from pulsark.dispatch.peers.http_call import PeerError, PeerGoneError
 from pulsark.dispatch.peers.peers import NotBelievedError, NotOwnerError, reason_in
-from pulsark.errors import CrowdedTableError, NotAttachedError, StorageError
+from pulsark.errors import (
+    ClientError,
+    CrowdedTableError,
+    NotAttachedError,
+    ServerError,
+    StorageError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping, Sequence
 
     from pulsark.dispatch.peers.peers import Peers
     from pulsark.dispatch.tables.far_tables import FarAttach
+    from pulsark.storage.managed_ledger.reservations import Wanted
     from pulsark.wire.topic_name import TopicName
 
 CROWDED = 507
@@ -45,12 +52,46 @@ class PeerTableCalls:
         found = await self._ask(broker_id, name, "table/reserved", body)
         return set(found["existing"])
 
+    # -- of owners of partitions, for a bulk publish ---
+
+    async def check_writable(
+        self, broker_id: str, base: TopicName, partitions: Sequence[int]
+    ) -> None:
+        """See ``PartitionCalls``."""
+        found = await self._reserved(broker_id, base, do="check", partitions=list(partitions))
+        if found is not None:
+            raise ClientError(ServerError(found["code"]), found["reason"])
+
+    async def reserve(
+        self,
+        broker_id: str,
+        base: TopicName,
+        token: str,
+        wanted: Wanted,
+        rows: Mapping[int, int],
+    ) -> dict[int, list[int]]:
+        """See ``PartitionCalls``."""
+        asked = [[number, list(map(list, new)), rows[number]] for number, new in wanted.items()]
+        found = await self._reserved(broker_id, base, do="reserve", token=token, partitions=asked)
+        return dict(found["reserved"])
+
+    async def hold_appends(self, broker_id: str, base: TopicName, token: str) -> None:
+        """See ``PartitionCalls``."""
+        await self._reserved(broker_id, base, do="hold", token=token)
+
+    async def decide(self, broker_id: str, base: TopicName, token: str, exist: bool | None) -> None:
+        """See ``PartitionCalls``."""
+        await self._reserved(broker_id, base, do="decide", token=token, exist=exist)
+
+    async def _reserved(self, broker_id: str, base: TopicName, **body: Any) -> Any:
+        return await self._ask(broker_id, base, "bulkPublish/reserved", body)
+
     async def _ask(self, broker_id: str, name: TopicName, what: str, body: Any) -> Any:
         topic = f"{name.domain}/{name.namespace_name}/{quote(name.local, safe='')}"
         others = await self._peers.knows.others()
         peer = next((peer for peer in others if peer.broker_id == broker_id), None)
         if peer is None:
-            raise NotAttachedError(f"the broker {broker_id}, which has the table, is gone")
+            raise NotAttachedError(f"the broker {broker_id} is gone")
         content = json.dumps(body).encode()
         try:
             status, answer = await self._peers.part(

@@ -17,78 +17,84 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pulsark.errors import CorruptEntryError, StorageError
 from pulsark.runtime import Disk, Worker, run_in_worker
 from pulsark.schemas.column_types import BINARY, ColumnType
-from pulsark.storage.managed_ledger.reservation import NewLedger, Reservation
+from pulsark.storage.managed_ledger.reservation import NewLedger
 from pulsark.storage.table.staging.staged_ledger import STAGING, StagedLedger, ledger_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
-    from pulsark.storage.managed_ledger.managed_ledger import ManagedLedger
+    from pulsark.storage.managed_ledger.reservations import Reserving
     from pulsark.storage.table.attach import TableOwner
     from pulsark.storage.table.files.record import DataFile
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class BulkPublish:
-    """One publish; ``ledgers`` are the topic's partitions by number, all that are concerned."""
+    """One publish; ``places`` has for each of the topic's partitions, all that are concerned, where
+    its ledgers are reserved."""
 
     def __init__(
         self,
         owner: TableOwner,
-        ledgers: Mapping[int, ManagedLedger],
+        places: Mapping[int, Reserving],
         staged: Sequence[StagedLedger],
         disk: Disk,
         worker: Worker,
         roots_needed: int,
     ) -> None:
         self._owner = owner
-        self._ledgers = ledgers
+        self._places = places
         self._staged = staged
         self._disk = disk
         self._worker = worker
         self._roots_needed = roots_needed
         self._linked: list[tuple[str, DataFile]] = []
-        self._reservations: list[Reservation] = []
+        self._reserving: list[Reserving] = []
 
     async def run(self, ident: str, number: int, value: ColumnType = BINARY) -> bool:
         """Publish; ``False`` if it was done before. Errors as those of ``TableOwner.publish``."""
-        async with AsyncExitStack() as stack:
-            done = await self._owner.publish(
-                ident, number, lambda: self._reserve(stack), self._decided, value
-            )
+        try:
+            done = await self._owner.publish(ident, number, self._reserve, self._decided, value)
+        finally:
+            for place in self._reserving:
+                await place.leave()
         # Whether it was done now or before: the first names are not needed any more.
         await self._everywhere(self._remove_staged)
         return done
 
-    async def _reserve(self, stack: AsyncExitStack) -> list[DataFile]:
+    async def _reserve(self) -> list[DataFile]:
+        staged: dict[int, list[StagedLedger]] = {}
+        for ledger in sorted(self._staged, key=lambda ledger: ledger.partition):
+            staged.setdefault(ledger.partition, []).append(ledger)
+        wanted: dict[Reserving, dict[int, list[NewLedger]]] = {}
+        for partition, mine in staged.items():
+            new = [NewLedger(one.entries, one.length) for one in mine]
+            wanted.setdefault(self._places[partition], {})[partition] = new
+        self._reserving = list(wanted)
+        ids: dict[int, Sequence[int]] = {}
+        for found in await _all(place.add(new) for place, new in wanted.items()):
+            ids.update(found)
         adds: list[DataFile] = []
         names: list[str] = []
-        for partition in sorted({ledger.partition for ledger in self._staged}):
-            mine = [ledger for ledger in self._staged if ledger.partition == partition]
-            reservation = await stack.enter_async_context(self._ledgers[partition].reservation())
-            self._reservations.append(reservation)
-            ids = await reservation.add([NewLedger(one.entries, one.length) for one in mine])
-            for ledger_id, ledger in zip(ids, mine, strict=True):
+        for partition, mine in staged.items():
+            for ledger_id, ledger in zip(ids[partition], mine, strict=True):
                 adds += ledger.as_ledger(ledger_id)
                 names += [file.path for file in ledger.files]
         await self._link(names, adds)
-        closing = [reservation.close_ledger() for reservation in self._reservations]
-        # All have come to an end before anything is decided, also if one of them fails.
-        for error in await asyncio.gather(*closing, return_exceptions=True):
-            if error is not None:
-                raise error
+        await _all(place.close_ledgers() for place in self._reserving)
         return adds
 
     async def _decided(self, exist: bool | None) -> None:
-        await asyncio.gather(*[reservation.decide(exist) for reservation in self._reservations])
+        await asyncio.gather(*[place.decide(exist) for place in self._reserving])
         if exist is False:
             await self._everywhere(self._unlink)
 
@@ -140,6 +146,16 @@ class BulkPublish:
         for ledger in self._staged:
             for file in ledger.files:
                 self._disk.remove(f"{root}/{STAGING}/{file.path}")
+
+
+async def _all(steps: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """All have come to an end before anything is decided, also if one of them fails."""
+    done: list[T] = []
+    for found in await asyncio.gather(*steps, return_exceptions=True):
+        if isinstance(found, BaseException):
+            raise found
+        done.append(found)
+    return done
 
 
 def remove_old_staged(disk: Disk, root: str, before_ms: int) -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from pulsark.schemas.value_schemas import ValueSchemas
-    from pulsark.storage.managed_ledger.managed_ledger import ManagedLedger
+    from pulsark.storage.managed_ledger.reservations import Reserving
     from pulsark.storage.table.open_tables import OpenTables
     from pulsark.storage.table.table_parts import TableParts
     from pulsark.wire.topic_name import TopicName
@@ -67,7 +67,7 @@ class TablePublishing:
         self,
         name: TopicName,
         table_id: str,
-        ledgers: Mapping[int, ManagedLedger],
+        places: Mapping[int, Reserving],
         staged: Sequence[StagedLedger],
         ident: str,
         number: int,
@@ -75,7 +75,8 @@ class TablePublishing:
     ) -> bool:
         """Make staged files ledgers of a topic's partitions, all at once, and once.
 
-        ``value`` is the type that the files have in their column ``value``.
+        ``places`` has for each partition where its ledgers are reserved. ``value`` is the type
+        that the files have in their column ``value``.
 
         ``False``: it was done before. ``StorageError`` or ``MetadataError``: it may be tried again.
         """
@@ -88,7 +89,7 @@ class TablePublishing:
             staged_in = [f"{root}/{STAGING}" for root in table.record.roots]
             await self._parts.processes.normal.check(staged_in, files)
         needed = self._parts.roots.needed(table.record)
-        publish = BulkPublish(owner, ledgers, staged, self._disk, self._thread(), needed)
+        publish = BulkPublish(owner, places, staged, self._disk, self._thread(), needed)
         try:
             return await publish.run(ident, number, value)
         except LedgerFencedError:

@@ -10,9 +10,11 @@ import pytest
 from pulsark.admin.spark.one_owner import all_here
 from pulsark.dispatch.model.entry import stored_entry
 from pulsark.errors import ClientError, StorageError
+from pulsark.storage.table.staging.staged_ledger import STAGING
 from pulsark.wire.position import EARLIEST
 from pulsark.wire.topic_name import TopicName
 from tests.support.admin_api import NAMESPACE
+from tests.support.staged import stage
 from tests.support.tables import attached_files, entry
 from tests.support.two_brokers import TwoBrokers
 
@@ -94,6 +96,7 @@ def test_a_plan_says_which_broker_has_each_partition(both: TwoBrokers) -> None:
     [
         ("attach", {"tableId": "x", "files": [], "claims": {}}),
         ("table/reserved", {"tableId": "x", "ledgers": [1]}),
+        ("bulkPublish/reserved", {"do": "decide", "token": "x", "exist": False}),
     ],
 )
 def test_what_brokers_ask_each_other_is_no_clients(
@@ -106,12 +109,6 @@ def test_what_brokers_ask_each_other_is_no_clients(
 
 
 ALL_AT_ONE = {
-    "bulk publish": ("GET", "bulkPublish", None),
-    "publish": (
-        "PUT",
-        "bulkPublish/q/1",
-        {"topicId": "x", "partitions": PARTITIONS, "ledgers": []},
-    ),
     "retention": ("POST", "table/retention", None),
     "erase": ("PUT", "table/work/w", {"do": "erase", "ids": [[1, [[0, None]]]]}),
     "finish": ("PUT", "table/work/w", {"do": "finishErasure"}),
@@ -145,6 +142,39 @@ def test_it_is_done_where_one_broker_has_all(both: TwoBrokers) -> None:
     assert both.call(both.b, "POST", f"{TOPIC}/seal").status == 204
     assert both.call(both.b, "POST", f"{TOPIC}/table/retention").status == 200
     assert both.call(both.b, "GET", f"{TOPIC}/bulkPublish").json["partitions"] == 3
+
+
+def test_a_bulk_publish_goes_through_any_broker_to_the_partitions_of_both(both: TwoBrokers) -> None:
+    parts = both.partitioned(BASE, PARTITIONS)
+    published(both, parts, 2)
+    for number, node in enumerate(both.nodes):
+        staging = both.call(node, "GET", f"{TOPIC}/bulkPublish").json
+        roots = [directory.removesuffix(f"/{STAGING}") for directory in staging["directories"]]
+        ledgers = [
+            stage(both.disk, roots, n, [entry(9 + n), entry(20 + n)], f"q{number}p{n}").to_json()
+            for n in range(PARTITIONS)
+        ]
+        body = {"topicId": staging["topicId"], "partitions": PARTITIONS, "ledgers": ledgers}
+        path = f"{TOPIC}/bulkPublish/q/{number}"
+        assert both.call(node, "GET", path).json == {"published": False}
+        assert both.call(node, "PUT", path, body).json == {"published": True}
+        for other in both.nodes:
+            assert both.call(other, "PUT", path, body).json == {"published": False}
+            assert both.call(other, "GET", path).json == {"published": True}
+        plan = both.call(node, "GET", f"{TOPIC}/segments").json["partitions"]
+        entries = [sum(ledger["entries"] for ledger in part["ledgers"]) for part in plan]
+        assert entries == [2 + 2 * (number + 1)] * PARTITIONS
+    assert both.call(both.b, "GET", f"{TOPIC}/table").json["rows"] == 2 * 2 * PARTITIONS
+
+
+def test_a_bulk_publish_is_refused_for_the_reason_of_the_partitions_owner(both: TwoBrokers) -> None:
+    parts = both.partitioned(BASE, PARTITIONS)
+    published(both, parts)
+    both.call(both.a, "POST", f"{NAMESPACE}/p-partition-{PARTITIONS - 1}/terminate")
+    for node in both.nodes:
+        answer = both.call(node, "GET", f"{TOPIC}/bulkPublish")
+        assert answer.status == 405
+        assert f"p-partition-{PARTITIONS - 1} is terminated" in answer.reason
 
 
 def test_jobs_seal_nothing_beside_several_brokers(both: TwoBrokers) -> None:
