@@ -109,8 +109,8 @@ def _meaning(key: SettingKey) -> str:
 _PAGE = """\
 # Configuration
 
-All settings of a Pulsark process. Names and defaults are those of Apache Pulsar's
-`broker.conf` wherever it has such a key, so an operator's file can be used as it is:
+All settings of a Pulsark process. Keys that Apache Pulsar's `broker.conf` has, too, have the same
+names and defaults, so you can use your `broker.conf` as it is:
 `pulsark standalone --conf broker.conf`.
 
 A value comes from the first of these that sets it:
@@ -121,30 +121,30 @@ A value comes from the first of these that sets it:
 3. the properties file of `--conf`, in the syntax of Java's `.properties`;
 4. the default.
 
-`pulsark config` prints this list with the values that apply (`--json` for programs). An empty
-value means the default. An unknown key is a warning that names the nearest known one. A
-key of Pulsar's that has no effect here is a warning too, unless its value is Pulsar's default. A
-bad value stops the process with the key, the value and what is allowed.
+`pulsark config` prints this list with the current values (`--json` for programs). An empty value
+means the default. The process warns about an unknown key and names the nearest known one. It also
+warns about a key of Pulsar's that has no effect here, unless the value is Pulsar's default. An
+invalid value stops the process with an error that names the key, the value and what is allowed.
 
-A standalone listens on this machine's own addresses. On others it starts only with
-`authenticationEnabled`, or with `--insecure`, because everyone who reaches its ports can do
-everything then; set `advertisedAddress`, too. So that a web page cannot make a browser use the
-HTTP port, a request is refused (403) whose `Host` is neither an IP address nor a name that is
-known here, whose `Origin` is another host's, or whose `Sec-Fetch-Site` is `cross-site`;
-`webServiceAllowedHosts` lists more names.
+A standalone listens on this machine only. To serve other machines, it needs
+`authenticationEnabled`, or `--insecure`, which lets everyone who reaches its ports do everything;
+set `advertisedAddress`, too. The HTTP port refuses requests that a web page may have made a browser
+send (403): if `Host` is neither an IP address nor a known name, if `Origin` is another host, or if
+`Sec-Fetch-Site` is `cross-site`. `webServiceAllowedHosts` lists more names.
 
 The quorums of a standalone follow from `--bookies` unless a source sets them: 1 bookie gives
 ensemble, write and ack quorum 1/1/1, 2 give 2/2/2, 3 or more give 3/3/2.
 
-What is marked as dynamic can be changed while brokers run, for all of them at once:
-`pulsark brokers update-dynamic-config --config maxTenants --value 500`. Such a value is in the
-metadata store, and goes above the sources here; `delete-dynamic-config` takes it away.
+Settings marked as dynamic can be changed while brokers run, for all of them at once:
+`pulsark brokers update-dynamic-config --config maxTenants --value 500`. The metadata store keeps
+such a value, which overrides the sources above; `delete-dynamic-config` removes it.
 
-Addresses for the command line's own calls are `--service-url` and `--admin-url`, or the
-environment's `PULSARK_SERVICE_URL` and `PULSARK_ADMIN_URL`. How they log in stands before the
-command: `pulsark --auth-plugin token --auth-params file:///PATH topics list`, or in
-`PULSARK_AUTH_PLUGIN` and `PULSARK_AUTH_PARAMS`; `PULSARK_TOKEN_FILE` alone names the file of a
-token. `--tls-trust-cert-path` or `PULSARK_TLS_TRUST_CERTS` names the CAs of a broker over TLS.
+For its own calls, the command line gets the broker's addresses from `--service-url` and
+`--admin-url`, or from `PULSARK_SERVICE_URL` and `PULSARK_ADMIN_URL`. Options for the login come
+before the command: `pulsark --auth-plugin token --auth-params file:///PATH topics list`; the
+environment has `PULSARK_AUTH_PLUGIN` and `PULSARK_AUTH_PARAMS`, or only `PULSARK_TOKEN_FILE` for
+the file of a token. `--tls-trust-cert-path` or `PULSARK_TLS_TRUST_CERTS` names the CAs of a broker
+over TLS.
 
 | Key | Default | Unit | Meaning |
 |---|---|---|---|

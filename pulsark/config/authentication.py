@@ -15,70 +15,69 @@ class AuthenticationSettings(TlsSettings):
     """That part of ``Settings``, and what it needs: clients show their certificates over TLS."""
 
     authenticationEnabled: bool = setting(
-        False, "", "Clients have to log in; without it everybody may do everything"
+        False, "", "Clients must log in; otherwise every client may do everything"
     )
     authenticationProviders: tuple[str, ...] = setting(
         (),
         "",
-        "Ways to log in, asked in this order: token, basic, tls, openid, Pulsar's class names of "
-        "these, or names of entry points of the group pulsark.authentication",
+        "Authentication providers, in this order: token, basic, tls, openid, Pulsar's class "
+        "names of these, or entry points of the group pulsark.authentication",
     )
     authenticationRefreshCheckSeconds: int = setting(
         60,
         "s",
-        "Time for a client whose credentials have expired to send new ones; then its connection "
-        "is closed",
+        "Time in which a client must replace expired credentials; then its connection is closed",
         ge=1,
         le=86_400,
     )
     maxFailedLoginsPerSecondPerIp: int = setting(
         100,
         "1/s",
-        "Failed logins of one address that the broker looks at in a second. Beyond, it closes new "
-        "connections of this address as they come, for some milliseconds at a time. 0: no limit",
+        "Failed logins that the broker processes per address and second. Beyond, it closes new "
+        "connections of the address at once, for some milliseconds at a time. 0: no limit",
         ge=0,
         own=True,
     )
     authenticateOriginalAuthData: bool = setting(
-        False, "", "Credentials of the client that a proxy hands on are verified here, too"
+        False, "", "The broker also verifies the client's credentials that a proxy forwards"
     )
     anonymousUserRole: str = setting(
-        "", "", "Role of clients that show no credentials; empty: they are refused"
+        "", "", "Role of clients without credentials; empty: they are refused"
     )
     authenticationRoleLoggingAnonymizer: str = setting(
         "NONE",
         "",
-        "How the log shows roles: as they are, not at all, or by a digest; the audit has them as "
-        "they are",
+        "How the log shows roles: in full, not at all, or as a digest; the audit always shows "
+        "them in full",
         choices=("NONE", "REDACTED", "SHA256", "MD5", "hash:SHA256", "hash:MD5"),
     )
     strictAuthMethod: bool = setting(
-        False, "", "A request over HTTP is refused if it does not say how it logs in"
+        False, "", "An HTTP request that does not name its authentication method is refused"
     )
-    authenticateMetricsEndpoint: bool = setting(
-        False, "", "/metrics is only for those who have logged in"
-    )
+    authenticateMetricsEndpoint: bool = setting(False, "", "/metrics requires a login")
     tokenSecretKey: str = setting(
         "",
         "",
-        "Secret by which tokens are signed: file:///path, data:;base64,..., a path or base64; "
-        "several with commas between them. It wins over tokenPublicKey",
+        "Secret that signs tokens: file:///path, data:;base64,..., a path or base64; several are"
+        " separated by commas. It overrides tokenPublicKey",
         secret=True,
     )
     tokenPublicKey: str = setting(
-        "", "", "Public key, in DER or PEM, by whose private key tokens are signed; likewise"
+        "",
+        "",
+        "Public key, in DER or PEM, of the private key that signs tokens; locations as above",
     )
     tokenPublicAlg: str = setting(
         "RS256",
         "",
-        "The one algorithm of tokens that tokenPublicKey verifies",
+        "Algorithm of tokens that tokenPublicKey verifies",
         choices=TOKEN_ALGORITHMS,
     )
     tokenAuthClaim: str = setting("sub", "", "Claim of a token that names the role")
     tokenAudienceClaim: str = setting(
         "", "", "Claim of a token that must contain tokenAudience; empty: none"
     )
-    tokenAudience: str = setting("", "", "Audience that tokens must be made for")
+    tokenAudience: str = setting("", "", "Audience that tokens must have")
     tokenAllowedClockSkewSeconds: int = setting(
         0,
         "s",

@@ -34,17 +34,17 @@ class PolicySettings(StorageSettings):
         5, "min", "Time between two searches for messages that are too old", ge=1
     )
     retentionCheckIntervalInSeconds: int = setting(
-        120, "s", "Time between two searches for ledgers that are not needed", ge=1
+        120, "s", "Time between two searches for ledgers that are no longer needed", ge=1
     )
     backlogQuotaCheckEnabled: bool = setting(True, "", "Backlogs are compared with their quotas")
     backlogQuotaCheckIntervalInSeconds: int = setting(
-        60, "s", "Time between two looks at all backlogs", ge=1
+        60, "s", "Time between two checks of all backlogs", ge=1
     )
     backlogQuotaDefaultLimitBytes: int = setting(
         -1, "bytes", "Largest backlog of a topic; -1: no limit", ge=-1
     )
     backlogQuotaDefaultLimitSecond: int = setting(
-        -1, "s", "Greatest age of a topic's oldest backlog; -1: no limit", ge=-1
+        -1, "s", "Greatest age of the oldest message in a topic's backlog; -1: no limit", ge=-1
     )
     backlogQuotaDefaultRetentionPolicy: str = setting(
         "producer_request_hold",
@@ -64,20 +64,19 @@ class PolicySettings(StorageSettings):
         ge=1,
     )
     brokerDeleteInactivePartitionedTopicMetadataEnabled: bool = setting(
-        False, "", "A partitioned topic goes with the last of its unused partitions"
+        False, "", "A partitioned topic is deleted with the last of its unused partitions"
     )
     topicsAtRestCheckIntervalInSeconds: int = setting(
         3600,
         "s",
-        "Time between two rounds of all topics that are not in memory, for their policies to "
-        "hold; 0: never",
+        "Time between two walks over all unloaded topics, to apply their policies; 0: never",
         ge=0,
         own=True,
     )
     brokerDeleteInactiveTopicsMode: str = setting(
         "delete_when_no_subscriptions",
         "",
-        "Which topics without clients are unused",
+        "Which topics without clients count as unused",
         choices=("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
     )
     subscriptionExpirationTimeMinutes: int = setting(
@@ -93,10 +92,13 @@ class PolicySettings(StorageSettings):
         120, "s", "Time between two searches for topics whose snapshot is due", ge=1
     )
     brokerDeduplicationSnapshotIntervalSeconds: int = setting(
-        120, "s", "A snapshot is due after this time, however few entries; 0: never", ge=0
+        120,
+        "s",
+        "A snapshot is due after this time, whatever the number of entries; 0: never",
+        ge=0,
     )
     brokerDeduplicationMaxNumberOfProducers: int = setting(
-        10_000, "count", "Names of disconnected producers remembered by a topic", ge=1
+        10_000, "count", "Disconnected producers that a topic remembers", ge=1
     )
     brokerDeduplicationProducerInactivityTimeoutMinutes: int = setting(
         360,
@@ -105,18 +107,20 @@ class PolicySettings(StorageSettings):
         ge=1,
     )
     encryptionRequireOnProducer: bool = setting(
-        False, "", "Producers must encrypt, whatever the namespace says"
+        False, "", "Producers must encrypt, whatever the namespace's policy is"
     )
     delayedDeliveryEnabled: bool = setting(
         True, "", "Shared and Key_Shared subscriptions deliver delayed messages when they are due"
     )
     delayedDeliveryTickTimeMillis: int = setting(1000, "ms", "Accuracy of delayed delivery", ge=1)
     isDelayedDeliveryDeliverAtTimeStrict: bool = setting(
-        False, "", "A delayed message never comes early; else up to a tick, which saves work"
+        False,
+        "",
+        "Delayed messages never arrive early; otherwise up to a tick early, which saves work",
     )
     delayedDeliveryMaxDelayInMillis: int = setting(
         0, "ms", "A message with a longer delay is refused; 0: no limit", ge=0
     )
     brokerServiceCompactionThresholdInBytes: int = setting(
-        0, "bytes", "A topic with so much uncompacted data is compacted; 0: never", ge=0
+        0, "bytes", "A topic with this much uncompacted data is compacted; 0: never", ge=0
     )

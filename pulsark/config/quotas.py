@@ -77,23 +77,27 @@ class QuotaSettings(AuthorizationSettings):
         0, "bytes/s", "Most bytes replicated in a second; 0 or -1: no limit", ge=-1, planned=True
     )
     dispatchThrottlingRateRelativeToPublishRate: bool = setting(
-        False, "", "Dispatch rates of topics and subscriptions come on top of what is published"
+        False,
+        "",
+        "Dispatch rates of topics and subscriptions are added to the topic's publish rate",
     )
     dispatchThrottlingOnNonBacklogConsumerEnabled: bool = setting(
-        True, "", "Dispatch rates hold also for subscriptions that are caught up"
+        True, "", "Dispatch rates also apply to subscriptions that are caught up"
     )
     dispatchThrottlingOnBatchMessageEnabled: bool = setting(
         False, "", "A batch counts as one message in dispatch rates"
     )
     subscribeThrottlingRatePerConsumer: int = setting(
-        0, "count", "Most times that a consumer subscribes in a period; 0: no limit", ge=0
+        0, "count", "How often a consumer may subscribe in a period; 0: no limit", ge=0
     )
-    subscribeRatePeriodPerConsumerInSecond: int = setting(30, "s", "That period", ge=1)
+    subscribeRatePeriodPerConsumerInSecond: int = setting(
+        30, "s", "The period of subscribeThrottlingRatePerConsumer", ge=1
+    )
 
     # -- HTTP --------------------------------------------------------------------------------
 
     httpRequestsLimitEnabled: bool = setting(
-        False, "", "httpRequestsMaxPerSecond holds; requests beyond are answered with 429"
+        False, "", "httpRequestsMaxPerSecond applies; more requests are answered with 429"
     )
     httpRequestsMaxPerSecond: float = setting(
         100.0, "1/s", "Most HTTP requests of all clients in a second", ge=0.001

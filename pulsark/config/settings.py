@@ -36,8 +36,8 @@ class Settings(PolicySettings):
     standaloneBrokers: int = setting(
         1,
         "count",
-        "Brokers of a standalone; each is a process, and one more has the bookies. 1: one process "
-        "does everything",
+        "Brokers of a standalone. With several, each is a process, and one more process has the "
+        "bookies",
         ge=1,
         le=BROKERS_MAX,
         own=True,
@@ -45,14 +45,14 @@ class Settings(PolicySettings):
     standalonePersistentOnlyBrokers: tuple[str, ...] = setting(
         (),
         "list",
-        "Numbers of a standalone's brokers that serve no non-persistent topics; 0 is the first",
+        "Numbers of the standalone's brokers that serve only persistent topics; 0 is the first",
         choices=BROKER_NUMBERS,
         own=True,
     )
     standaloneNonPersistentOnlyBrokers: tuple[str, ...] = setting(
         (),
         "list",
-        "Numbers of a standalone's brokers that serve no persistent topics; 0 is the first",
+        "Numbers of the standalone's brokers that serve only non-persistent topics; 0 is the first",
         choices=BROKER_NUMBERS,
         own=True,
     )
@@ -70,7 +70,7 @@ class Settings(PolicySettings):
         own=True,
     )
     advertisedAddress: str = setting(
-        "localhost", "", "Host name or address that clients are told to connect to"
+        "localhost", "", "Host name or address that the broker announces to clients"
     )
     brokerServicePort: int | None = port(6650, "Port of the binary protocol")
     brokerServicePortTls: int | None = port(None, "Port of the binary protocol over TLS")
@@ -83,25 +83,25 @@ class Settings(PolicySettings):
     flightMaxConnections: int = setting(
         256,
         "count",
-        "Flight connections at the same time; beyond, an idle one makes room, or none is taken",
+        "Most Flight connections; beyond, an idle one is closed, or the new one is refused",
         ge=1,
         le=10_000,
         own=True,
     )
     flightMaxConnectionsPerIp: int = setting(
-        0, "count", "Flight connections from one address; 0: no limit", ge=0, own=True
+        0, "count", "Most Flight connections from one address; 0: no limit", ge=0, own=True
     )
     flightMaxCalls: int = setting(
         512,
         "count",
-        "Flight calls under way on all connections together, each of which has a thread; beyond, "
-        "the connection with most of them is cut",
+        "Most Flight calls at a time, each of which has a thread; beyond, the connection with "
+        "most calls is closed",
         ge=1,
         le=100_000,
         own=True,
     )
     maxHttpServerConnections: int = setting(
-        2048, "count", "HTTP connections served at the same time", ge=1, le=100_000
+        2048, "count", "Most HTTP connections", ge=1, le=100_000
     )
 
     webServiceAllowedHosts: tuple[str, ...] = setting(
@@ -115,14 +115,14 @@ class Settings(PolicySettings):
     adminForwardTimeoutSeconds: int = setting(
         120,
         "s",
-        "A broker that sends a request on to the owner of a topic waits so long for a sign of it",
+        "Longest silence of another broker to which a request was forwarded",
         ge=1,
         own=True,
     )
     brokerClientTrustCertsFilePath: str = setting(
         "",
         "path",
-        "PEM file with the CAs of other brokers' certificates, where they have HTTPS only; empty: "
+        "PEM file with the CAs of other brokers' certificates, if they serve only HTTPS; empty: "
         "those of the system",
     )
 
@@ -132,7 +132,10 @@ class Settings(PolicySettings):
         5_242_880, "bytes", "Largest message a client may publish", ge=1024, le=_BYTES_MAX - 65_536
     )
     keepAliveIntervalSeconds: int = setting(
-        30, "s", "A silent connection is pinged after this time, and closed after twice of it", ge=1
+        30,
+        "s",
+        "A silent connection is pinged after this time, and closed after twice this time",
+        ge=1,
     )
     maxPendingPublishRequestsPerConnection: int = setting(
         1000, "count", "A connection with this many unanswered publishes is not read further", ge=1
@@ -148,8 +151,8 @@ class Settings(PolicySettings):
     maxUnreadOutputBufferSizeInMB: int = setting(
         512,
         "MB",
-        "Memory for what clients do not read, of all connections together; above it a client gets "
-        "no further message before it has read what it got. 0 or -1: no limit",
+        "Memory for sent data that clients have not read, on all connections together; above it,"
+        " a client gets no message before it has read the earlier ones. 0 or -1: no limit",
         ge=-1,
         le=1_048_576,
         own=True,
@@ -195,7 +198,7 @@ class Settings(PolicySettings):
     maxConcurrentNonPersistentMessagePerConnection: int = setting(
         1000,
         "count",
-        "More unanswered publishes of a connection to non-persistent topics are dropped",
+        "Most unanswered publishes of a connection to non-persistent topics; more are dropped",
         ge=1,
     )
     subscriptionTypesEnabled: tuple[str, ...] = setting(
@@ -206,7 +209,7 @@ class Settings(PolicySettings):
     )
     subscriptionKeySharedEnable: bool = setting(True, "", "Key_Shared subscriptions are allowed")
     subscriptionKeySharedUseConsistentHashing: bool = setting(
-        True, "", "Key_Shared spreads keys by consistent hashing, and not by splitting ranges"
+        True, "", "Key_Shared assigns keys by consistent hashing instead of splitting ranges"
     )
     subscriptionKeySharedConsistentHashingReplicaPoints: int = setting(
         100, "count", "Points of a consumer on the ring of consistent hashing", ge=1, le=10_000
@@ -214,13 +217,13 @@ class Settings(PolicySettings):
     keySharedLookAheadMsgInReplayThresholdPerConsumer: int = setting(
         2000,
         "count",
-        "Entries per consumer that may wait for theirs while Key_Shared reads on; 0: no limit",
+        "Most entries per consumer that wait for a busy key while Key_Shared reads on; 0: no limit",
         ge=0,
     )
     keySharedLookAheadMsgInReplayThresholdPerSubscription: int = setting(
         20_000,
         "count",
-        "Entries of a Key_Shared subscription that may wait while it reads on; 0: no limit",
+        "Most entries of a Key_Shared subscription that wait while it reads on; 0: no limit",
         ge=0,
     )
     dispatcherMaxRoundRobinBatchSize: int = setting(
@@ -230,7 +233,7 @@ class Settings(PolicySettings):
         True, "", "The broker evaluates topic patterns, and tells clients of new topics at once"
     )
     scalableTopicsEnabled: bool = setting(
-        True, "", "Clients of Pulsar 5 (the V5 API) may use topics; others need no such switch"
+        True, "", "Clients of Pulsar 5 (the V5 API) may use topics"
     )
     subscriptionPatternMaxLength: int = setting(
         50, "characters", "Longest topic pattern that the broker evaluates", ge=1, le=1000
@@ -241,8 +244,8 @@ class Settings(PolicySettings):
     activeConsumerFailoverConsistentHashing: bool = setting(
         False,
         "",
-        "The active consumer of a partition is chosen by consistent hashing, as that of a topic "
-        "without partitions is, and not by the partition's number",
+        "The active consumer of a partition is chosen by consistent hashing instead of the "
+        "partition's number",
     )
     acknowledgmentAtBatchIndexLevelEnabled: bool = setting(
         False, "", "Messages of a batch are acknowledged one by one"
@@ -266,7 +269,7 @@ class Settings(PolicySettings):
     maxUnackedMessagesPerSubscriptionOnBrokerBlocked: float = setting(
         0.16,
         "",
-        "The share of maxUnackedMessagesPerBroker that one subscription may have after that",
+        "The share of maxUnackedMessagesPerBroker that one subscription may then have",
         ge=0,
         le=1,
     )
@@ -276,7 +279,7 @@ class Settings(PolicySettings):
     schemaCompatibilityStrategy: str = setting(
         "FULL",
         "",
-        "What a new schema of a topic must be compatible with, unless its namespace says else",
+        "What a new schema of a topic must be compatible with, unless its namespace has a policy",
         choices=SCHEMA_COMPATIBILITY_STRATEGIES,
     )
     systemTopicSchemaCompatibilityStrategy: str = setting(
@@ -286,19 +289,23 @@ class Settings(PolicySettings):
         choices=SCHEMA_COMPATIBILITY_STRATEGIES,
     )
     isAllowAutoUpdateSchemaEnabled: bool = setting(
-        True, "", "Producers and consumers may bring new schemas; the admin API always may"
+        True, "", "Producers and consumers may register new schemas; the admin API always may"
     )
     isSchemaValidationEnforced: bool = setting(
-        False, "", "A producer without a schema is refused where the topic has one"
+        False, "", "A producer without a schema is refused if the topic has one"
     )
     brokerServiceCompactionMonitorIntervalInSeconds: int = setting(
-        60, "s", "Topics that are due by their compaction threshold are looked for this often", ge=1
+        60, "s", "Time between two searches for topics above their compaction threshold", ge=1
     )
     topicCompactionRetainNullKey: bool = setting(
         False, "", "Compaction keeps messages that have no key"
     )
     defaultNumberOfNamespaceBundles: int = setting(
-        4, "count", "Bundles of a namespace that is created without saying how many", ge=1, le=1024
+        4,
+        "count",
+        "Bundles of a namespace that is created without a number of bundles",
+        ge=1,
+        le=1024,
     )
     defaultNamespaceBundleSplitAlgorithm: str = setting(
         "range_equally_divide",
@@ -392,7 +399,7 @@ class Settings(PolicySettings):
     logFormat: str = setting(
         "text",
         "",
-        "How log lines look: text for people, one JSON object a line for programs",
+        "Format of log lines: text for people, or one JSON object per line for programs",
         choices=("text", "json"),
         own=True,
     )

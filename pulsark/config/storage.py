@@ -22,16 +22,16 @@ class StorageSettings(QuotaSettings):
         2, "count", "Copies that must be on disk before a publish is confirmed", ge=1, le=64
     )
     managedLedgerMaxEntriesPerLedger: int = setting(
-        50_000, "count", "A ledger with this many entries is closed and a new one begun", ge=1
+        50_000, "count", "A ledger with this many entries is closed, and a new one begins", ge=1
     )
     managedLedgerMinLedgerRolloverTimeMinutes: int = setting(
-        10, "min", "A ledger is not closed for its number of entries before this age", ge=0
+        10, "min", "A ledger younger than this is not closed because of its number of entries", ge=0
     )
     managedLedgerMaxLedgerRolloverTimeMinutes: int = setting(
         240, "min", "A ledger is closed at this age", ge=1
     )
     managedLedgerMaxSizePerLedgerMbytes: int = setting(
-        2048, "MB", "A ledger of this size is closed and a new one begun", ge=1
+        2048, "MB", "A ledger of this size is closed, and a new one begins", ge=1
     )
     managedLedgerCacheSizeMB: int = setting(
         256, "MB", "Memory for the newest entries of all topics", ge=1, le=1_048_576
@@ -54,44 +54,44 @@ class StorageSettings(QuotaSettings):
     sealByJobs: bool = setting(
         False,
         "",
-        "Spark jobs seal (jobs/seal_ledgers.py), and not a small process of the broker",
+        "Spark jobs (jobs/seal_ledgers.py) seal, instead of the broker",
         own=True,
     )
     sealTargetFileSizeMB: int = setting(
-        128, "MB", "Size of the files of a topic's table, where there is as much", ge=1, own=True
+        128, "MB", "Target size of the files of a topic's table", ge=1, own=True
     )
     sealFreshnessSeconds: int = setting(
         20,
         "s",
-        "After this time messages are in the table; 0: when their ledger is closed or is large",
+        "Messages are in the table after this time; 0: when their ledger is closed or large",
         ge=0,
         own=True,
     )
     sealFreshnessWhenReadSeconds: int = setting(
         5,
         "s",
-        "Likewise for an hour after a reader asked where the table is, if that is less; 0: never",
+        "The same for an hour after a reader asked for the table's path, if shorter; 0: never",
         ge=0,
         own=True,
     )
     tableVacuumRetentionHours: int = setting(
         24,
         "h",
-        "Files that left a topic's table stay for this time, for those who read it",
+        "Files that were removed from a topic's table are kept for this time, for running queries",
         ge=0,
         own=True,
     )
     tableLogRetentionDays: int = setting(
         7,
         "d",
-        "Commits of a topic's table stay for this time; older versions cannot be asked for",
+        "Commits of a topic's table are kept for this time; older versions cannot be read",
         ge=0,
         own=True,
     )
     cursorFlushIntervalMillis: int = setting(
         1000,
         "ms",
-        "An acknowledgement that no client waits for is on disk after this time",
+        "Acknowledgements that no client waits for are written after this time",
         ge=1,
         le=60_000,
         own=True,
@@ -99,12 +99,12 @@ class StorageSettings(QuotaSettings):
     cursorHistoryMinutes: int = setting(
         7 * 24 * 60,
         "min",
-        "Time for which subscriptions can be restored to what they had acknowledged",
+        "How far back subscriptions can be restored to what they had acknowledged",
         ge=0,
         own=True,
     )
     cursorHistoryMaxMB: int = setting(
-        64, "MB", "So much of that history is kept for each bundle; 0: none", ge=0, own=True
+        64, "MB", "Size of that history that is kept for each bundle; 0: none", ge=0, own=True
     )
     defaultRetentionTimeInMinutes: int = setting(
         0, "min", "Acknowledged messages are kept for this time; -1: for ever", ge=-1

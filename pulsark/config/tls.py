@@ -12,24 +12,24 @@ class TlsSettings:
     """That part of ``Settings``."""
 
     tlsCertificateFilePath: str = setting(
-        "", "path", "PEM file with the certificate of the ports for TLS, and its chain"
+        "", "path", "PEM file with the certificate of the TLS ports, and its chain"
     )
     tlsKeyFilePath: str = setting("", "path", "PEM file with the certificate's private key")
     tlsTrustCertsFilePath: str = setting(
-        "", "path", "PEM file with the CAs of clients' certificates; empty: none is asked for"
+        "", "path", "PEM file with the CAs of client certificates; empty: none are requested"
     )
     tlsCrlFilePath: str = setting(
         "",
         "path",
-        "PEM file with a list of revoked certificates (CRL) of each CA of tlsTrustCertsFilePath; "
-        "empty: nothing is revoked",
+        "PEM file with a certificate revocation list (CRL) of each CA in tlsTrustCertsFilePath; "
+        "empty: none",
         own=True,
     )
     tlsRequireTrustedClientCertOnConnect: bool = setting(
-        False, "", "Refuse clients over TLS that have no certificate of tlsTrustCertsFilePath"
+        False, "", "Refuse TLS clients without a certificate by a CA in tlsTrustCertsFilePath"
     )
     tlsCertRefreshCheckDurationSec: int = setting(
-        300, "s", "How often the TLS files are looked at; 0: at each handshake", ge=0
+        300, "s", "How often the TLS files are checked for changes; 0: at each handshake", ge=0
     )
     tlsProtocols: tuple[str, ...] = setting(
         (), "", "Versions of TLS that clients may use; empty: all", choices=("TLSv1.2", "TLSv1.3")

@@ -77,7 +77,7 @@ class BrokerGate:
             )
         except CallRefusedError as error:
             log.warning("a request that says it comes from a broker is refused: %s", error)
-            await _refuse(send, f"The header {HEADER} is not believed: {error}")
+            await _refuse(send, f"The header {HEADER} is refused: {error}")
             return
         state = {
             **scope.get("state", {}),

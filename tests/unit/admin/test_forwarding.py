@@ -168,7 +168,7 @@ def test_a_call_is_believed_once(both: TwoBrokers) -> None:
     refused = ask_b(both, header)
     assert (refused.status, refused.reason) == (
         403,
-        f"The header {HEADER} is not believed: it was used before",
+        f"The header {HEADER} is refused: it was used before",
     )
 
 
@@ -186,7 +186,7 @@ def test_what_is_signed_for_something_else_is_refused(
 ) -> None:
     both.topic(TOPIC, both.b)
     refused = ask_b(both, forged(both, PART, TARGET, **changed))
-    assert (refused.status, refused.reason) == (403, f"The header {HEADER} is not believed: {why}")
+    assert (refused.status, refused.reason) == (403, f"The header {HEADER} is refused: {why}")
 
 
 def test_what_was_for_a_process_before_this_one_is_refused(both: TwoBrokers) -> None:
