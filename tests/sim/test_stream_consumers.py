@@ -113,7 +113,7 @@ class Drive:
 
     def _hands_over(self) -> bool:
         scalable = self._process.broker.scalable
-        return scalable is not None and scalable.sums().segments_handed_over > 0
+        return scalable is not None and any(g.shares.handed_over for g in scalable.groups.all())
 
     def _check_shares(self) -> None:
         shares = [share for c in self.here.values() if (share := c.share) is not None]

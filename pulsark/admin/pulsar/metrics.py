@@ -48,6 +48,11 @@ async def _lines(broker: Broker, stats: Stats) -> AsyncIterator[str]:
     cluster = broker.settings.clusterName
     async for line in render(samples(broker, stats), cluster):
         yield line
+    if broker.scalable is not None:
+        totals = (await broker.scalable.sums())._asdict()
+        found = ((f"pulsark_scalable_{name}", (), number) for name, number in totals.items())
+        async for line in render(found, cluster):
+            yield line
     if broker.loop_stalls is not None:
         yield _stalls(broker.loop_stalls, cluster)
     if broker.logins is not None:
@@ -257,9 +262,6 @@ def _broker_samples(broker: Broker, total: dict[str, float], topics: int) -> Ite
         for name, use in uses.items():
             yield f"pulsark_{kind}_storage_bytes", ((kind, name),), use.bytes
             yield f"pulsark_{kind}_storage_quota_bytes", ((kind, name),), use.limit
-    if broker.scalable is not None:
-        for name, number in broker.scalable.sums()._asdict().items():
-            yield f"pulsark_scalable_{name}", (), number
     if broker.logins is not None:
         yield from _logins(broker.logins)
     if broker.audit is not None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.scalable.followed import FollowedTopics
 from pulsark.dispatch.scalable.groups import Groups
-from pulsark.dispatch.scalable.scalable_stats import Json, ScalableTotals, of_topic, sums
+from pulsark.dispatch.scalable.scalable_stats import Json, ScalableTotals, counted, of_topic
 
 if TYPE_CHECKING:
     from pulsark.dispatch.scalable.layouts import Layout
@@ -35,9 +35,9 @@ class ScalableTopics:
     async def _prepare(self, name: TopicName, layout: Layout) -> None:
         await self.groups.prepare(name, layout)
 
-    def sums(self) -> ScalableTotals:
+    async def sums(self) -> ScalableTotals:
         """What there is on the whole."""
-        return sums(self.followed.all(), self.groups.all())
+        return await counted(self.followed.all(), self.groups.all())
 
     def stats(self, name: TopicName) -> Json | None:
         """What there is of a topic; ``None`` if nobody follows it."""

@@ -120,7 +120,7 @@ def test_all_requests_are_answered_once_and_nothing_stays(
             each.client.hang_up()
         await asyncio.sleep(QUIET)
         assert broker.broker.scalable is not None
-        assert broker.broker.scalable.sums() == (0, 0, 0, 0, 0)
+        assert await broker.broker.scalable.sums() == (0, 0, 0, 0, 0)
         assert not broker.broker.topic_feeds._feeds
 
     with caplog.at_level("WARNING"):
