@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pulsar
 import pytest
 
 from tests.support.python_client import connect, connected
+from tests.support.several_brokers import wait_for
 from tests.support.standalone import Standalone
 
 pytestmark = pytest.mark.client("python")
@@ -41,6 +44,13 @@ def receive(consumer: pulsar.Consumer, count: int) -> list[pulsar.Message]:
 
 def texts(messages: list[pulsar.Message]) -> list[str]:
     return [message.data().decode() for message in messages]
+
+
+def backlog(standalone: Standalone, topic: str) -> int:
+    """Of the subscription ``s``."""
+    url = f"{standalone.web_url}/admin/v2/{topic.replace('://', '/')}/stats"
+    with urllib.request.urlopen(url, timeout=10) as response:
+        return int(json.load(response)["subscriptions"]["s"]["msgBacklog"])
 
 
 def nothing_comes(consumer: pulsar.Consumer) -> None:
@@ -106,7 +116,10 @@ def test_a_cumulative_ack_in_the_middle_of_a_batch(
 @pytest.mark.command("REDELIVER_UNACKNOWLEDGED_MESSAGES")
 @pytest.mark.parametrize("kind", TYPES)
 def test_all_that_is_unacknowledged_comes_again(
-    client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
+    client: pulsar.Client,
+    shared_standalone: Standalone,
+    topic: str,
+    kind: pulsar.ConsumerType,
 ) -> None:
     consumer = client.subscribe(topic, "s", kind, receiver_queue_size=7)
     producer = client.create_producer(topic)
@@ -115,6 +128,7 @@ def test_all_that_is_unacknowledged_comes_again(
     messages = receive(consumer, 20)
     for message in messages[::2]:
         consumer.acknowledge(message)
+    wait_for(lambda: backlog(shared_standalone, topic) == 10)  # the client sends acks together
     left = [str(n) for n in range(1, 20, 2)]
     for turn in (1, 2):
         consumer.redeliver_unacknowledged_messages()

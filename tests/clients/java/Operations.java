@@ -144,10 +144,12 @@ public final class Operations {
         check("subscriptions", List.of(), () -> admin.topics().getSubscriptions(PARTITIONED));
         namespaces.unloadNamespaceBundle(NAMESPACE, bundle);
         namespaces.unload(NAMESPACE);
-        refusal(501, () -> namespaces.splitNamespaceBundle(NAMESPACE, bundle, false, null));
         check("positions", true,
                 () -> namespaces.getTopicHashPositions(NAMESPACE, bundle, List.of(TOPIC))
                         .getTopicHashPositions().containsKey(TOPIC));
+        namespaces.splitNamespaceBundle(NAMESPACE, bundle, false, null);
+        check("bundles after a split", 5, () -> namespaces.getBundles(NAMESPACE).getNumBundles());
+        refusal(412, () -> namespaces.splitNamespaceBundle(NAMESPACE, bundle, false, null));
         namespaces.setMaxTopicsPerNamespace(NAMESPACE, 4);
         check("most topics", 4, () -> namespaces.getMaxTopicsPerNamespace(NAMESPACE));
         refusal(412, () -> admin.topics().createNonPartitionedTopic(TOPIC + "-more"));
