@@ -76,6 +76,36 @@ def test_any_broker_answers_about_all_partitions(two: Standalone) -> None:
         assert ask(url, "GET", DOMAIN) == []
 
 
+@pytest.mark.feature("F61", "F82")
+def test_clients_go_on_while_their_bundle_is_split(two: Standalone) -> None:
+    lookup = "/lookup/v2/topic/persistent/public/default/q"
+    with connected(two) as client:
+        consumer = client.subscribe("q", "s")
+        producer = client.create_producer("q")
+        for number in range(20):
+            producer.send(b"%d" % number)
+            message = consumer.receive(10_000)
+            while int(message.data()) < number:  # acknowledged, but not heard of at the split
+                consumer.acknowledge(message)
+                message = consumer.receive(10_000)
+            assert int(message.data()) == number
+            if number != 19:
+                consumer.acknowledge(message)
+            if number % 10 == 5:
+                with urllib.request.urlopen(f"{two.web_url}{lookup}/bundle") as answer:
+                    bundle = answer.read().decode()
+                unload = str(number == 15).lower()
+                path = f"/admin/v2/namespaces/public/default/{bundle}/split?unload={unload}"
+                ask(two.web_url, "PUT", path)
+        consumer.close()
+        consumer = client.subscribe("q", "s")
+        assert int(consumer.receive(10_000).data()) == 19
+    edges = ask(two.web_url, "GET", "/admin/v2/namespaces/public/default/bundles")["boundaries"]
+    assert len(edges) == 5 + 2
+    for url in urls(two):
+        assert ask(url, "GET", f"{DOMAIN}/q/stats")["subscriptions"]["s"]["msgBacklog"] == 1
+
+
 @pytest.mark.feature("F61")
 def test_brokers_and_bundles_are_shown_by_commands(two: Standalone) -> None:
     def run(*words: str) -> str:

@@ -250,6 +250,8 @@ def _broker_samples(broker: Broker, total: dict[str, float], topics: int) -> Ite
     yield "pulsar_health", health, int(there >= configured)
     yield "pulsark_bookies_configured", (), configured
     yield "pulsark_bookies_available", (), there
+    yield "pulsar_lb_bundles_split_total", (), broker.bundle_split.done
+    yield "pulsar_lb_unload_bundle_total", (), broker.load_shedding.moves
     records = (topic.ledger.record_bytes for topic in broker.topics.loaded())
     yield "pulsark_topic_record_bytes_max", (), max(records, default=0)
     for topic in broker.tables.changed():

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.brokers.owners import BundleOwner
 from pulsark.dispatch.brokers.splitting import ALGORITHMS
+from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.topics.bundles import Covered, namespace_of
 from pulsark.errors import (
     BadVersionError,
@@ -109,8 +110,8 @@ class BundleSplit:
         low, high = (int(edge, 16) for edge in bundle.rpartition("/")[2].split("_"))
         hashes = []
         if algorithm == "topic_count_equally_divide":
-            names = await self._catalog.stored_topics(namespace_of(bundle))
-            hashes = [bundle_hash(str(name)) for name in names if name in covered]
+            names = in_turns(await self._catalog.stored_topics(namespace_of(bundle)))
+            hashes = [bundle_hash(str(name)) async for name in names if name in covered]
         return ALGORITHMS[algorithm](low, high, hashes, positions)
 
     async def split(self, bundle: str, edges: Sequence[int], *, keep: bool) -> list[str]:
@@ -162,7 +163,8 @@ class BundleSplit:
         ids: list[set[str]] = [set() for _ in split.parts]
         if (await self._cursor_logs.of_bundle(split.bundle)).has_cursors:
             covered = [Covered(part) for part in split.parts]
-            for name in await self._catalog.stored_topics(namespace_of(split.bundle)):
+            names = await self._catalog.stored_topics(namespace_of(split.bundle))
+            async for name in in_turns(names):
                 for part, found in zip(covered, ids, strict=True):
                     if name in part:
                         record = await read_record(managed_ledger_path(name), self._metadata)
