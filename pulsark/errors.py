@@ -57,7 +57,7 @@ class PulsarkError(Exception):
 
 
 class CrowdedOutError(PulsarkError):
-    """So many clients of an address failed to log in that no other of it is served now."""
+    """Too many clients of an address failed to log in: it serves no more of them for now."""
 
 
 class ProtocolError(PulsarkError):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FAILED_STOP_SECONDS = 5.0
-"""So long is tried to stop in order after the disks have failed."""
+"""How long to try to stop in order after the disks have failed."""
 
 
 class Standalone:

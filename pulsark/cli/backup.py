@@ -37,7 +37,7 @@ class BackupProgress:
         return self._clock.monotonic() - self._start
 
     def copied(self, size: int) -> None:
-        """So many bytes more."""
+        """Count copied bytes."""
         self._bytes += size
         now = self._clock.monotonic()
         if now - self._said >= SAID_EVERY_SECONDS:

@@ -30,7 +30,7 @@ FLIGHT_PORTS = ("flightServicePort", "flightServicePortTls")
 """Settings of ports that a broker has alone; those of broker 0 are as configured."""
 
 APART = 10
-"""A broker's ports are so many above those of the one before."""
+"""The distance of a broker's ports from those of the broker before."""
 
 _PARTED = (
     "managedLedgerCacheSizeMB",

@@ -30,7 +30,7 @@ _DELETED_CHECK_SECONDS = 60.0
 
 
 def chores_of(broker: Broker) -> list[Chore]:
-    """Those of a broker, to be started once."""
+    """The chores of a broker, to be started once."""
     settings, topics = broker.settings, broker.topics
 
     async def drop_lost() -> None:

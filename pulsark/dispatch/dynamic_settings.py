@@ -29,7 +29,7 @@ _MEANWHILE = "settings stay as they are"
 
 
 class DynamicSettings:
-    """Those of one broker, which are changed in its ``settings``."""
+    """The dynamic settings of one broker. They change its ``settings``."""
 
     def __init__(
         self,

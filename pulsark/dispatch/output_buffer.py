@@ -11,7 +11,7 @@ import math
 
 
 class OutputBuffer:
-    """That of one broker. A ``limit`` in bytes of 0 or less is none."""
+    """The output buffer of one broker. A ``limit`` of 0 bytes or less is none."""
 
     def __init__(self, limit: int) -> None:
         self.bytes = 0
@@ -24,5 +24,5 @@ class OutputBuffer:
         return self.bytes > self._limit
 
     def change(self, size: int) -> None:
-        """So many bytes more, or less, wait."""
+        """Change the number of bytes that wait."""
         self.bytes += size

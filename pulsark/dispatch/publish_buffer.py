@@ -27,11 +27,11 @@ class Publishing(Protocol):
 
 
 class PublishBuffer:
-    """That of one broker. A ``limit`` in bytes of 0 or less is none."""
+    """The publish buffer of one broker. A ``limit`` of 0 bytes or less is none."""
 
     def __init__(self, limit: int, run_queue: RunQueue) -> None:
         self.bytes = 0
-        """Of publishes that have no answer yet, with what they take beside their data."""
+        """The memory of unanswered publishes, including their overhead."""
         self.is_full = False
         """From the limit on until it is half of that."""
         self._limit = limit if limit > 0 else math.inf
@@ -44,7 +44,7 @@ class PublishBuffer:
         return len(self._waiting)
 
     def change(self, size: int) -> None:
-        """So many bytes more, or less, wait for their answers."""
+        """Change the number of bytes that wait for their answers."""
         self.bytes += size
         if size > 0:
             if self.bytes > self._limit:

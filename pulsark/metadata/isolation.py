@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class IsolationRecords:
-    """Those of each cluster, in one record, so that all of them change at once."""
+    """The isolation policies of each cluster, in one record, so that they change together."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store

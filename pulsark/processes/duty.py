@@ -50,7 +50,7 @@ class BrokerDuty:
     sockets: Mapping[str, Sequence[int]]
     """Descriptors of shared ports, by setting."""
     urls: ServiceUrls
-    """Of the shared ports."""
+    """The URLs of the shared ports."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ _PRODUCER_NAME, _SEQUENCE_ID, _PUBLISH_TIME, _PROPERTIES = 0x0A, 0x10, 0x18, 0x2
 _KEY, _COMPRESSION, _UNCOMPRESSED_SIZE, _EVENT_TIME = 0x32, 0x40, 0x48, 0x60
 _SCHEMA_VERSION, _KEY_BASE64, _ORDERING_KEY = 0x0182, 0x0188, 0x0192
 _BATCH_TAG = b"\x58"
-"""That of ``num_messages_in_batch``; where it is not, no batch is."""
+"""The tag of ``num_messages_in_batch``; without it an entry is no batch."""
 _COMPRESSION_TAG = bytes([_COMPRESSION])
 """The tag of ``compression``; without it, no payload is compressed."""
 

@@ -24,7 +24,7 @@ class Segment(NamedTuple):
     """A partition, or a topic without partitions, as a part of a layout."""
 
     number: int
-    """That of the partition: clients choose a segment by it."""
+    """The partition's number: clients choose a segment by it."""
     hash_start: int
     hash_end: int
     """The last hash, not the one behind it."""

@@ -47,7 +47,7 @@ def frame_with_topics(
 
 
 def length_delimited(number: int, size: int) -> bytes:
-    """The head of a field of a message whose value has so many bytes."""
+    """The head of a message's field whose value has this many bytes."""
     return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(size)
 
 

@@ -161,25 +161,25 @@ class Guarded(APIRouter):
     def get(  # type: ignore[override]
         self, path: str, *, needs: Need, at: Place | None = None, **options: Any
     ) -> Callable[[Endpoint], Endpoint]:
-        """Of GET, and HEAD with it."""
+        """A GET route, which also serves HEAD."""
         return super().get(path, dependencies=self._asked(path, needs, at), **options)
 
     def put(  # type: ignore[override]
         self, path: str, *, needs: Need, at: Place | None = None, **options: Any
     ) -> Callable[[Endpoint], Endpoint]:
-        """Of PUT."""
+        """A PUT route."""
         return super().put(path, dependencies=self._asked(path, needs, at), **options)
 
     def post(  # type: ignore[override]
         self, path: str, *, needs: Need, at: Place | None = None, **options: Any
     ) -> Callable[[Endpoint], Endpoint]:
-        """Of POST."""
+        """A POST route."""
         return super().post(path, dependencies=self._asked(path, needs, at), **options)
 
     def delete(  # type: ignore[override]
         self, path: str, *, needs: Need, at: Place | None = None, **options: Any
     ) -> Callable[[Endpoint], Endpoint]:
-        """Of DELETE."""
+        """A DELETE route."""
         return super().delete(path, dependencies=self._asked(path, needs, at), **options)
 
     def answer(

@@ -86,7 +86,7 @@ _SOON = {"retry-after": "1"}
 
 @contextmanager
 def suppress_missing() -> Iterator[None]:
-    """Of what is missing, the route itself says so."""
+    """Ignore what is missing: the route itself reports it."""
     try:
         yield
     except ClientError as error:

@@ -129,7 +129,7 @@ async def analyze_backlog(
 ) -> Response:
     """Count what a subscription has not acknowledged, from its first such entry or a given one.
 
-    So many entries are read for it at most; ``aborted`` says that there are more.
+    It reads a bounded number of entries; ``aborted`` says that there are more.
     """
     body = await json_object(request)
     loaded, subscription = await _subscription(broker, topic, name)

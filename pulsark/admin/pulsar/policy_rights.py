@@ -62,7 +62,7 @@ _OF_NAMESPACES: dict[str, GeneralOperation] = {
     "properties": GeneralOperation.ADMINISTER_TENANT,
 }
 _OF_TOPICS: dict[str, GeneralOperation] = {"maxMessageSize": GeneralOperation.ADMINISTER_TENANT}
-"""Those that are in no group."""
+"""Policies that are in no group."""
 
 
 def operation_on(kind: TargetKind, name: str, *, writes: bool) -> Operation:

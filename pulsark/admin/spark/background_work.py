@@ -36,7 +36,7 @@ class Work:
 
 
 class Works:
-    """Those of one process. They end with it."""
+    """The background work of one process. It ends with the process."""
 
     def __init__(self, told: Callable[[str, str], None] = lambda ident, status: None) -> None:
         """``told`` hears how each has ended."""

@@ -15,4 +15,4 @@ class CommandLogin(NamedTuple):
 
 
 LOGIN: ContextVar[CommandLogin] = ContextVar("LOGIN")
-"""That of the command that runs."""
+"""The login of the running command."""

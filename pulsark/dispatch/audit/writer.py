@@ -58,7 +58,7 @@ class AuditWriter:
         self._task: asyncio.Task[None] | None = None
         self._closing = False
         self._head: Head | None = None
-        """That of the last record made; ``None`` until the topic was read."""
+        """The head of the last record; ``None`` until the topic was read."""
         self._made: list[tuple[AuditRecord, int]] = []
         """Records that are not durable yet, as far as is known, with the times of their events."""
         self._failures = 0

@@ -27,7 +27,7 @@ class Candidates:
         self._groups = groups
 
     def of(self, bundle: str, *, persistent: bool = True) -> Mapping[str, LoadReport]:
-        """Those to which a bundle may be given for a topic of that kind, with their load.
+        """The brokers that may get a bundle for a topic of that kind, with their load.
 
         Raises ``ClientError(ServiceNotReady)`` that says why there is none.
         """

@@ -56,7 +56,7 @@ class IsolationPolicy:
     min_limit: int
     """With fewer available primary brokers the secondary ones are taken, too."""
     usage_threshold: int
-    """A primary broker that is busy for so many percent of the time does not count as available."""
+    """A primary broker that is at least this busy, in percent, does not count as available."""
     moves: bool = True
     """Whether bundles that are elsewhere are moved when the policy is set."""
 
@@ -95,7 +95,7 @@ class IsolationPolicy:
         return not self.primary.match(*names) and self.secondary.match(*names)
 
     def permitted(self, brokers: Mapping[str, LoadReport]) -> set[str]:
-        """Those that may have its namespaces."""
+        """The brokers that may have its namespaces."""
         primary = {each for each in brokers if self.has_primary(each)}
         busy = self.usage_threshold / 100
         available = [each for each in primary if not 0 < busy <= brokers[each].utilisation]

@@ -15,7 +15,7 @@ TOLD_CHANGE = 0.1
 TOLD_PART = 0.03
 """The change of the part of a broker's time for a bundle that is worth a write."""
 _BYTES_A_MESSAGE = 4096
-"""So many bytes cost about as much as it does to handle a message."""
+"""The number of bytes that cost about as much as one message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class LiveBroker:
     broker_id: str
     """``host:port`` of its admin API, as in Pulsar; the next process there has the same."""
     instance: str
-    """Of the process alone."""
+    """The id of the process."""
     urls: ServiceUrls
     started_ms: int = 0
     program: str = ""

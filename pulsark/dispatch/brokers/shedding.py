@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from pulsark.dispatch.brokers.load import LoadReport
 
 ROUNDS = 3
-"""So many rounds in a row a broker has to be clearly busier."""
+"""The number of rounds in a row in which a broker must be clearly busier."""
 MOVES_MAX = 2
 """Bundles that are moved in a round."""
 LEAST_PART = 0.01
 """What is a smaller part of a broker's time is not worth the pause of its clients."""
 SURE_PART = 0.8
-"""Of half the difference so much is moved at most: figures are a little old, and round."""
+"""The share of half the difference that is moved at most: reports are a little old and rounded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Algorithm = Callable[[int, int, Collection[int], Sequence[int]], list[int]]
 
 POSITIONS_MAX = 16
-"""So many edges may be asked for at once: each is a bundle more, and all are one commit."""
+"""The most edges of one request: each adds a bundle, and all are one commit."""
 
 
 @dataclass(frozen=True, slots=True)

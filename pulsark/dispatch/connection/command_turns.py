@@ -45,7 +45,7 @@ class CommandTurns:
         self._decoder = FrameDecoder(HANDSHAKE_FRAME_BYTES_MAX)
         self._commands: Iterator[tuple[pb.BaseCommand, bytes | None]] = iter(())
         self._steps: Iterator[bool] | None = None
-        """Of the command that is being carried out, if that takes long."""
+        """The remaining steps of the current command, if it takes long."""
         self._began_enough = False
         """Whether as many requests began as may in one turn."""
         self._polled_at = -1.0

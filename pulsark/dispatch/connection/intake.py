@@ -31,7 +31,7 @@ class Intake:
 
     def __init__(self, connection: Connection, transport: asyncio.Transport) -> None:
         self.publishes = 0
-        """Those that have no answer yet, and their bytes."""
+        """Unanswered publishes, and their bytes."""
         self.bytes = 0
         self.hold: PublishHold | None = None
         """Once a rate applied to something that it published."""
@@ -53,7 +53,7 @@ class Intake:
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether publishes of all connections take so much memory that no more are read."""
+        """Whether publishes of all connections take too much memory to read more."""
         return self._buffer.is_full and bool(self._producers)
 
     def leave_rest(self, *, for_requests: bool = False) -> None:
@@ -112,7 +112,7 @@ class Intake:
             self._on(Event.REQUEST_ENDED)
 
     def publishes_have_room(self) -> None:
-        """Those of all connections take less memory: go on, as far as that is concerned."""
+        """Publishes of all connections take less memory: this is no longer a reason to wait."""
         self._on(Event.CALLED)
         self._go_on()
 

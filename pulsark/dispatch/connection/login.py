@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _METHOD_CHARS_MAX = 64
-"""So much is kept of the name of a way to log in; no way that is known has a longer one."""
+"""How much of the name of a login method is kept; all known names are shorter."""
 
 FAILED = "Failed to authenticate"
 NO_LOGIN = ClientError(ServerError.AuthenticationError, FAILED)

@@ -135,7 +135,7 @@ def _frames(pieces: list[bytes], frame_bytes_max: int) -> Iterator[list[bytes]]:
 
 
 class NamespaceWatches:
-    """Those of one client, each by the id that the client gave it."""
+    """The watches of one client, each by the id that the client gave it."""
 
     def __init__(
         self, output: Output, feeds: TopicFeeds, tell: Callable[[NamespaceWatch], None]

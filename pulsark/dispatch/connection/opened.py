@@ -20,9 +20,9 @@ class Opened:
 
     def __init__(self) -> None:
         self.producers: dict[int, Producer] = {}
-        """Those that are ready to publish."""
+        """Producers that are ready to publish."""
         self.waiting_producers: dict[int, Producer] = {}
-        """Those that will be ready, or refused, later."""
+        """Producers that will be ready, or refused, later."""
         self.consumers: dict[int, Consumer] = {}
         self.moving_producers: dict[int, Callable[[], None]] = {}
         """The broker has closed them, and their client is to be told later; or now if it is called.

@@ -38,9 +38,9 @@ class Output:
         """
         self.closed = False
         self.lags = False
-        """Whether so much waits for the client that it gets no messages."""
+        """Whether too much waits for the client to send it messages."""
         self._is_behind = False
-        """Whether so much waits that it counts among that of all."""
+        """Whether enough waits to count in the total of all connections."""
         self._counted = 0
         """What is counted there of this client."""
         self._buffer = buffer

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PublishHold:
-    """That of one connection, made by its first publish to which a rate applies."""
+    """The hold of one connection, created at its first publish to which a rate applies."""
 
     def __init__(self, may_publish: Callable[[], None], rates: PublishRates) -> None:
         """``may_publish`` is called when the connection may be read again."""
@@ -28,7 +28,7 @@ class PublishHold:
         self._waits = False
 
     def take(self, topic: AnyTopic, messages: int, size: int) -> None:
-        """So much is published to a topic."""
+        """A publish to a topic."""
         for throttle in self._rates.of(topic):
             if throttle.take(messages, size):
                 self._wait_for(throttle)

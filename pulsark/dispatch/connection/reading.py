@@ -25,7 +25,7 @@ class State(Enum):
     BEHIND = "behind"
     """Commands are left of what was read: the run queue has a turn for them."""
     STUCK = "stuck"
-    """Commands are left, and so many requests are under way that the end of one is waited for."""
+    """Commands are left, but too many requests are under way: the end of one is awaited."""
     CLOSED = "closed"
 
 
@@ -45,7 +45,7 @@ class Event(Enum):
     LEFT = "left"
     """A turn ends before all that was read is carried out."""
     LEFT_FOR_REQUESTS = "left for requests"
-    """Likewise, and so many requests are under way that no more are begun."""
+    """Commands are left, and no more requests may begin because too many are under way."""
     REQUEST_ENDED = "request ended"
     DONE = "done"
     """What was left is carried out."""

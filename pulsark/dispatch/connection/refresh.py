@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Refresh:
-    """That of one connection."""
+    """The refresh of one connection's credentials."""
 
     def __init__(
         self,

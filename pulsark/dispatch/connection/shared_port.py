@@ -33,7 +33,7 @@ class SharedPort:
     address: str
     """The Unix socket at which others pass clients on to it."""
     urls: Collection[str]
-    """Those of the shared port, and of its own: who asks for one of them stays here."""
+    """The URLs of the shared port and of its own: clients that name one of them stay here."""
 
 
 class SharedClients:

@@ -80,7 +80,7 @@ class AnyTopic(Protocol):
     """No client is admitted: it is about to be deleted, if it is unused."""
     run_queue: RunQueue
     throttle: Throttle | None
-    """Of the topic's publish rate, once something was published under one."""
+    """The throttle of the topic's publish rate, once something was published under one."""
     messages_in: int
     bytes_in: int
     entries_in: int

@@ -54,7 +54,7 @@ class Moving:
         self._waiting.clear()
 
     def tell_some(self, topics: int) -> bool:
-        """Tell the clients of so many topics. Whether any are left."""
+        """Tell the clients of a number of topics; returns whether any topics are left."""
         for topic in list(islice(self._later, topics)):
             self._tell(topic)
         return bool(self._later)

@@ -183,15 +183,15 @@ class TopicPolicies:
     sealing: SealingPolicy
     publish_rate: PublishRate
     resource_group: str
-    """That of the namespace; empty: it is in none."""
+    """The namespace's group; empty: none."""
     has_publish_rate: bool
     """Whether a rate applies to what is published, or may because of a group."""
     dispatch_rate: DispatchRate
-    """Of all its subscriptions together."""
+    """The rate of all its subscriptions together."""
     subscription_dispatch_rate: DispatchRate
-    """Of each subscription that has none of its own."""
+    """The rate of each subscription that has none of its own."""
     own_dispatch_rates: Mapping[str, DispatchRate]
-    """Of single subscriptions, by name."""
+    """The rates of single subscriptions, by name."""
     subscribe_rate: SubscribeRate
 
     def dispatch_rate_of(self, subscription: str) -> DispatchRate:
@@ -353,7 +353,7 @@ def _subscribe_rate(given: Mapping[str, Any]) -> SubscribeRate:
 
 
 def broker_dispatch_rate(settings: Settings) -> DispatchRate:
-    """Of all subscriptions of a broker together."""
+    """The rate of all subscriptions of a broker together."""
     return DispatchRate(settings.dispatchThrottlingRateInMsg, settings.dispatchThrottlingRateInByte)
 
 

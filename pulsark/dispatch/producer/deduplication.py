@@ -107,7 +107,7 @@ class DeduplicatedTopic(Protocol):
 
 
 class Deduplication:
-    """That of one topic, while it is on. Made by ``open``; everything runs on the event loop."""
+    """Deduplication of one topic, while it is on. Created by ``open``; runs on the event loop."""
 
     def __init__(self, topic: DeduplicatedTopic, cursor: Cursor) -> None:
         settings = topic.settings
@@ -274,7 +274,7 @@ class Deduplication:
             self.save(entries[-1].position)
 
     def _send_all_receipts(self, entries: list[Entry]) -> None:
-        """Those of entries, and of the duplicates that came after them."""
+        """Send the receipts of entries, and of duplicates that came after them."""
         start = 0
         for index, entry in enumerate(entries, 1):
             duplicates = self._duplicates.pop(entry, None)

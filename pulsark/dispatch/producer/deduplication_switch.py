@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class DurableCursors(Protocol):
-    """Those of a topic."""
+    """The durable cursors of a topic."""
 
     creating: asyncio.Lock
 

@@ -122,7 +122,7 @@ class FollowedTopic:
 
 
 class FollowedTopics:
-    """Those of a broker. They follow the metadata store while there are any."""
+    """The followed topics of a broker. They watch the metadata store while there are any."""
 
     def __init__(
         self,

@@ -57,13 +57,13 @@ class GroupKey(NamedTuple):
 
 
 class Group:
-    """Those who share the segments of one topic for one subscription."""
+    """The consumers that share the segments of one topic for one subscription."""
 
     def __init__(self, groups: Groups, key: GroupKey, topic: FollowedTopic, layout: Layout) -> None:
         self.key = key
         self.layout = layout
         self.members: dict[str, Member] = {}
-        """Those with a connection."""
+        """Members with a connection."""
         self.shares = Shares(len(layout), exclusive=key.exclusive)
         self._groups = groups
         self._topic = topic
@@ -312,7 +312,7 @@ class Group:
 
 
 class Groups:
-    """Those of a broker."""
+    """The groups of a broker."""
 
     def __init__(
         self, clock: Clock, topics: Topics, subscribing: Subscribing, followed: FollowedTopics
@@ -329,7 +329,7 @@ class Groups:
         return iter(self._groups.values())
 
     def of(self, topic: TopicName) -> list[Group]:
-        """Those of one topic."""
+        """The groups of one topic."""
         return list(self._of_topics.get(str(topic), ()))
 
     async def join(

@@ -43,7 +43,7 @@ class Layout:
         return self.topic.with_partition(number) if self.partitions else self.topic
 
     def segments(self, numbers: Iterable[int] | None = None) -> Iterator[Segment]:
-        """Those with these numbers; all without any."""
+        """The segments with these numbers; without numbers, all."""
         count, name = len(self), str(self.topic)
         for number in range(count) if numbers is None else numbers:
             topic = f"{name}-partition-{number}" if self.partitions else name
@@ -65,7 +65,7 @@ def first_layout(topic: TopicName, partitions: int, now_ms: int) -> Layout:
 
 
 def hash_range(number: int, count: int) -> tuple[int, int]:
-    """The hashes of one of so many segments, both ends included."""
+    """The hash range of one of several segments, both ends included."""
     width = max(HASHES // count, 1)
     last = HASHES - 1
     start = min(number * width, last)

@@ -19,7 +19,7 @@ COUNTED_PER_TURN = 1000
 
 
 class ScalableTotals(NamedTuple):
-    """Of all topics of a broker."""
+    """Totals of all topics of a broker."""
 
     topics: int = 0
     """Topics whose layout somebody follows."""
@@ -29,7 +29,7 @@ class ScalableTotals(NamedTuple):
     consumers: int = 0
     """Members of groups, those that may come back among them."""
     segments_handed_over: int = 0
-    """Those that are on their way from one consumer to another."""
+    """Segments that are moving from one consumer to another."""
 
 
 async def counted(topics: Iterable[FollowedTopic], groups: Iterable[Group]) -> ScalableTotals:

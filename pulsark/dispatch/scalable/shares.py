@@ -60,7 +60,7 @@ class Shares:
 
     @property
     def members(self) -> Collection[str]:
-        """Those that have a connection, and those that may come back."""
+        """Members that have a connection or may come back."""
         return self._away.keys()
 
     @property
@@ -108,7 +108,7 @@ class Shares:
         return found
 
     def unsettled(self) -> set[str]:
-        """Those who are to get more than they have."""
+        """Members that are to get more segments than they have."""
         pairs = zip(self._owners, self._heirs, strict=True)
         waiting = {heir for owner, heir in pairs if heir is not None and heir != owner}
         coming_back = {self._heirs[segment] for segment in self._going}

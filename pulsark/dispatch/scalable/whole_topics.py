@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class WholeTopics:
-    """Those that have all of some properties. Without any: all."""
+    """Topics that have all the given properties; without any, all topics."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class WholeTopics:
         return await in_order(found + more, include_system=False) if more else found
 
     async def changes(self, found: TopicList, change: Change) -> tuple[list[str], list[str]]:
-        """Of whole topics. One that gets another partition is there as before."""
+        """Changes of whole topics: another partition of a topic is not a change."""
         written: Iterable[str] = change.looked_at
         if not self._wanted:
             written = [*change.new, *change.deleted]

@@ -6,7 +6,7 @@ from pulsark.limits import FLIGHT_COPY_BYTES_MIN
 
 
 class CopyBuffer:
-    """That of one direction: small until much comes, because anybody may connect."""
+    """The buffer of one direction. It is small until much arrives, because anyone may connect."""
 
     __slots__ = ("_most", "view")
 

@@ -15,7 +15,7 @@ class Caller(Protocol):
 
     @property
     def calls(self) -> int:
-        """Those that are under way on it."""
+        """The calls under way on it."""
 
 
 C = TypeVar("C", bound=Caller)

@@ -29,7 +29,7 @@ _SERVED = (fl.FlightMethod.GET_FLIGHT_INFO, fl.FlightMethod.DO_GET)
 
 
 class Headers(fl.ServerMiddleware):  # type: ignore[misc]
-    """Those of one call."""
+    """The headers of one call."""
 
     def __init__(self, found: Mapping[str, list[str]]) -> None:
         super().__init__()

@@ -25,13 +25,13 @@ class RequestError(OSError):
 
 
 class FlightRequests:
-    """Those of one client."""
+    """The requests of one client."""
 
     def __init__(self) -> None:
         self._skip = len(PREFACE)
         self._head = bytearray()
         self._sizes: dict[int, int] = {}
-        """Of the requests that have not ended, by stream."""
+        """The sizes of unfinished requests, by stream."""
         self._total = 0
         self._is_first = False
         """Whether the next byte is the first one of a request."""

@@ -265,7 +265,7 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
 
     @property
     def _chunk_bytes(self) -> int:
-        """A whole chunk, unless so many calls are under way that two of each are too much."""
+        """A whole chunk, unless too many calls are under way to keep two of each."""
         calls = 1 if self._relays is None else self._relays.calls
         return min(CHUNK_BYTES, max(FLIGHT_CHUNKS_BYTES_MAX // max(2 * calls, 1), _LEAST_BYTES))
 

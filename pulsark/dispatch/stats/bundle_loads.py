@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class BundleLoads:
-    """Those of one broker."""
+    """The loads of one broker's bundles."""
 
     def __init__(self, namespaces: Namespaces, topics: Topics, rates: Rates) -> None:
         self._namespaces = namespaces

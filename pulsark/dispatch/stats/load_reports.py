@@ -38,7 +38,7 @@ class LoadReports:
         bundle_loads: BundleLoads,
         bundles_told: int,
     ) -> None:
-        """``bundles_told``: of so many bundles it says what they cost."""
+        """``bundles_told``: the number of bundles whose load it reports."""
         self._clock = clock
         self._registry = registry
         self._ownership = ownership

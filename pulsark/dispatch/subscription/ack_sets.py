@@ -28,7 +28,7 @@ def is_credible(position: Position, ack_set: Sequence[int] | None, messages_of: 
 
 
 def credible(acks: Sequence[Ack], messages_of: MessagesOf) -> Sequence[Ack]:
-    """Those acknowledgements that may be. Nearly always all, and then no list is made."""
+    """The plausible acknowledgements; nearly always all, and then no new list is made."""
     for _, ack_set, _ in acks:
         if ack_set is not None and len(ack_set) > ACK_SET_WORDS_BELIEVED_MAX:
             return [ack for ack in acks if is_credible(ack[0], ack[1], messages_of)]

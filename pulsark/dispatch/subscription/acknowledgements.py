@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Acknowledgements:
-    """Those of one subscription: from its consumers, and from others on their behalf."""
+    """The acknowledgements of one subscription, by its consumers or on their behalf."""
 
     topic: StoredTopic
     cursor: Cursor

@@ -212,7 +212,7 @@ class DelayedDelivery:
             self._storing = self._start(self._store_buckets(BUCKET_KEYS))
 
     async def _store_buckets(self, enough: int) -> None:
-        """Store buckets while at least so many positions are in memory alone."""
+        """Store buckets while at least this many positions are only in memory."""
         try:
             while self.tracker.unstored >= enough and await self._store_one():
                 pass

@@ -22,7 +22,7 @@ SKIP_ENTRIES = 1 << 16
 
 
 class HeldBack:
-    """Of one subscription. Some of them may be acknowledged: check before delivering one."""
+    """The delayed entries of one subscription. Some may be acknowledged: check before delivery."""
 
     __slots__ = ("due", "waiting")
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 HEAP_KEYS = 4096
 """Positions in the heap, which takes 60 bytes each; more become a bucket."""
 BUCKET_KEYS = 16 * HEAP_KEYS
-"""When memory alone has so many positions they are worth storing."""
+"""The number of positions in memory that is worth storing."""
 
 NEVER_MS = 2**63
 

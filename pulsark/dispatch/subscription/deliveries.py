@@ -14,7 +14,7 @@ _WORD = 2**64 - 1
 
 
 class Deliveries:
-    """Those of one subscription."""
+    """The deliveries of one subscription."""
 
     __slots__ = ("_members", "_unacked", "now_ms")
 

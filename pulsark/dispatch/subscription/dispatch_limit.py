@@ -171,7 +171,7 @@ class DispatchLimit:
     # -- tokens ---
 
     def take(self, messages: int, size: int, now: float) -> ExcessKind | None:
-        """So much was delivered. Says what there is too much of, if anything."""
+        """Count a delivery. Returns what there is too much of, if anything."""
         if self._rate.relative:
             self._follow_published(now)
         short = None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 HOLDER_QUESTIONS = 64
-"""After so many of them one ACK gets an index of who holds what."""
+"""After this many of them, one ACK gets an index of who holds what."""
 
 
 class Holders:
@@ -48,7 +48,7 @@ class Holders:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingEntries:
-    """Those of one subscription. Each entry in ``Consumer.pending`` leaves it here."""
+    """The pending entries of one subscription. Entries leave ``Consumer.pending`` only here."""
 
     members: Members
     dispatcher: Dispatcher

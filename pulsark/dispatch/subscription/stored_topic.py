@@ -72,10 +72,10 @@ class ReadBudget(Protocol):
     """The memory for what all subscriptions read for consumers that are behind."""
 
     def at_hand(self, change: int) -> None:
-        """A subscription holds so many bytes more, or less."""
+        """Change the number of bytes that a subscription holds."""
 
     def has_room(self, size: int) -> bool:
-        """Whether so much more may be at hand."""
+        """Whether subscriptions may hold this many more bytes."""
 
     def read_bytes(self, wanted: int) -> int:
         """How much of that may be read at once."""

@@ -30,7 +30,7 @@ def given_properties(stored: Mapping[str, str]) -> dict[str, str]:
 
 
 class CursorProperties:
-    """Those of a subscription with a cursor."""
+    """The properties of a subscription with a cursor."""
 
     __slots__ = ("_cursor",)
 
@@ -64,7 +64,7 @@ class CursorProperties:
 
 @dataclass(frozen=True, slots=True)
 class UnstoredProperties:
-    """Those of a subscription without a cursor, which last as long as it does."""
+    """The properties of a subscription without a cursor, which end with it."""
 
     given: Mapping[str, str]
     replicated: bool = False

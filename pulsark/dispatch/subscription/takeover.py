@@ -19,7 +19,7 @@ class Takeover:
         self._timer: asyncio.TimerHandle | None = None
 
     def wait(self, seconds: float) -> None:
-        """Deliver nothing for so long. Consumers that come and go meanwhile do not put it off."""
+        """Deliver nothing for this time. Consumers that come and go meanwhile do not extend it."""
         if self._timer is None:
             self._dispatcher.pause()
             self._timer = asyncio.get_running_loop().call_later(seconds, self._end)

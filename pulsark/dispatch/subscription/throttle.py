@@ -42,7 +42,7 @@ class Pumping(Protocol):
 
 
 class DispatchThrottle:
-    """That of one subscription."""
+    """The throttle of one subscription."""
 
     __slots__ = (
         "_counts_entries",

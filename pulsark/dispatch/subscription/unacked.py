@@ -28,7 +28,7 @@ class Waking(Protocol):
 
 
 class Unacked:
-    """That of one subscription. `Deliveries` adds to ``messages``, for every entry."""
+    """The unacknowledged messages of one subscription. `Deliveries` adds to ``messages``."""
 
     __slots__ = (
         "_broker",
@@ -51,7 +51,7 @@ class Unacked:
         It is one word because it is looked at for every entry."""
         self.consumer_limit = NO_LIMIT
         self.watched_from = NO_LIMIT
-        """From so many on ``update`` has to know."""
+        """The number from which on ``update`` must be called."""
         self._dispatcher = dispatcher
         self._limit = NO_LIMIT
         self._over_limit = False

@@ -74,7 +74,7 @@ class AttachForOthers:
     async def existing(
         self, name: TopicName, table_id: str, ledger_ids: Collection[int]
     ) -> set[int]:
-        """Those of a partition's reserved ledgers that exist; the others never will."""
+        """The reserved ledgers of a partition that exist; the others never will."""
         await self._check_identity(name.base, table_id, {name.partition})
         return await self._tables.publishing.existing(name, table_id, ledger_ids)
 

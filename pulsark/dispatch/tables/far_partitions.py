@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CALL_SECONDS = 10.0
-"""So long an owner may need for a step: other partitions hold appends back meanwhile."""
+"""The longest time for an owner's step: other partitions hold appends back meanwhile."""
 
 TELL_SECONDS = 20.0
 """So long an owner is told that ledgers exist. Then it asks by itself: longer than
@@ -68,7 +68,7 @@ class PartitionCalls(Protocol):
 
 
 class FarPartitions:
-    """Those of one broker, for one publish: ``Reserving``."""
+    """The partitions of one other broker, for one publish: ``Reserving``."""
 
     def __init__(
         self,

@@ -59,7 +59,7 @@ class TableCalls(Protocol):
     async def existing(
         self, broker_id: str, name: TopicName, table_id: str, ledger_ids: Collection[int]
     ) -> set[int]:
-        """Those of a partition's reserved ledgers that exist, or ever will."""
+        """The reserved ledgers of a partition that exist or ever will."""
 
 
 class CallsToOthers(TableCalls, PartitionCalls, Protocol):

@@ -26,7 +26,7 @@ class JournalRelease:
         self._again_at, self._pause = 0.0, CHECK_SECONDS
 
     async def tell(self, ledger_id: int, through: int) -> None:
-        """Those that cannot be reached now are told later, or hear of it after their restart."""
+        """Tell all bookies; those that cannot be reached are told later, or after their restart."""
         try:
             await self._ledgers.release(ledger_id, through)
         except StorageError as error:

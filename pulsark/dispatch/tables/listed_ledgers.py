@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ListedLedgers:
-    """Those of the partitions of one topic, each looked up once, loaded or not.
+    """The ledgers of one topic's partitions, each looked up once, loaded or not.
 
     To be made after the table's ledgers were listed: a ledger is in its topic's list before it is
     in the table, so that what is missing here is gone.

@@ -49,7 +49,7 @@ class TopicProgress:
 
 
 class SealingProgress:
-    """That of all loaded topics. What it finds in tables is released by the journal."""
+    """The progress of all loaded topics. The journal releases entries that are in tables."""
 
     def __init__(
         self, tables: Tables, release: JournalRelease, reads: ReadTables, tidy: TidyQueue

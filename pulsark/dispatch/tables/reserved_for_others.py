@@ -29,10 +29,10 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 RESERVED_SECONDS = 60.0
-"""So long ledgers stay reserved of which nothing more is heard."""
+"""How long ledgers stay reserved if nothing more is heard of them."""
 
 HELD_SECONDS = 15.0
-"""So long appends wait for a word of what became of them: longer than a step of a publish takes."""
+"""How long appends wait to hear what became of them: longer than a step of a publish takes."""
 
 RESERVATIONS_MAX = 1000
 """Publishes at a time that have something reserved here."""

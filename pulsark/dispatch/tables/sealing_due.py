@@ -34,7 +34,7 @@ DEFERRED_SECONDS_MAX: Final = 900.0
 """Time that sealing waits at most for a broker that clients keep busy."""
 
 DEFERRED_BYTES_MAX: Final = 16 << 30
-"""So much of one table is left in the journal for that."""
+"""How much of one table is left in the journal for that."""
 
 ATTACH_BYTES: Final = 128 << 20
 """About what is sealed and attached at a time."""

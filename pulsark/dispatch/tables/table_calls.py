@@ -29,7 +29,7 @@ CROWDED = 507
 
 
 class PeerTableCalls:
-    """Those of one broker."""
+    """The table calls of one broker."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers

@@ -37,7 +37,7 @@ class TidyQueue:
         self._at[base] = 0.0
 
     def take(self, now: float) -> list[TopicName]:
-        """Those whose time has come; they are not in the queue any more."""
+        """Remove and return the tables that are due."""
         due = [base for base, at in self._at.items() if at <= now]
         for base in due:
             del self._at[base]

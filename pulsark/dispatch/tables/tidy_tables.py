@@ -55,11 +55,11 @@ class TidyTable:
             ids.insert(place, ledger_id)
 
     def partitions(self) -> list[int]:
-        """Those that have settled ledgers."""
+        """Partitions with settled ledgers."""
         return list(self._settled)
 
     def trim(self, partition: int, is_gone: Callable[[int], bool]) -> None:
-        """Those at the beginning that are gone from their topic are not settled any more."""
+        """Ledgers at the beginning that their topic no longer has become unsettled."""
         ids = self._settled[partition]
         gone = 0
         while gone < len(ids) and is_gone(ids[gone]):
@@ -69,7 +69,7 @@ class TidyTable:
 
 
 class TidyTables:
-    """Those of a broker that were tidied last."""
+    """The tables of a broker that were tidied last."""
 
     def __init__(self) -> None:
         self._tables: OrderedDict[TopicName, TidyTable] = OrderedDict()

@@ -60,7 +60,7 @@ def exceeded(policies: TopicPolicies, size: int, age_s: float) -> Exceeded | Non
 
 
 class Backlog:
-    """That of one topic."""
+    """The backlog of one topic."""
 
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
@@ -69,7 +69,7 @@ class Backlog:
 
     @property
     def subscriptions(self) -> list[Subscription]:
-        """Those that keep messages for clients."""
+        """Subscriptions that keep messages for clients."""
         return [
             subscription
             for name, subscription in self._topic.subscriptions.items()

@@ -52,7 +52,7 @@ class CacheBudget:
         self.max_bytes = max_bytes
         self.used_bytes = 0
         self.at_hand_bytes = 0
-        """Of them, what subscriptions read from storage for consumers that are behind."""
+        """The part that subscriptions read from storage for consumers that are behind."""
         # Insertion order is age: the oldest block of all topics is at the front.
         self._blocks: OrderedDict[int, tuple[TopicCache, CacheBlock]] = OrderedDict()
 
@@ -64,7 +64,7 @@ class CacheBudget:
             cache.evict_through(block)
 
     def at_hand(self, change: int) -> None:
-        """Subscriptions hold so many bytes more, or less, for consumers that are behind."""
+        """Change the number of bytes that subscriptions hold for consumers that are behind."""
         self.at_hand_bytes += change
         if change > 0:
             self.added(change)
@@ -72,7 +72,7 @@ class CacheBudget:
             self.used_bytes += change
 
     def has_room(self, size: int) -> bool:
-        """Whether so much more may be at hand."""
+        """Whether subscriptions may hold this many more bytes."""
         return self.at_hand_bytes + size <= self.max_bytes // 2
 
     def read_bytes(self, wanted: int) -> int:

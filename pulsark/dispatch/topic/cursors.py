@@ -29,7 +29,7 @@ class TopicCursors:
         self._ledger = ledger
 
     def found(self) -> dict[str, Cursor]:
-        """Those that there were when the topic was loaded, by name."""
+        """The cursors that existed when the topic was loaded, by name."""
         return self._log.cursors(self._ledger.topic_id, self._ledger)
 
     async def create(self, name: str, mark_delete: Position, properties: dict[str, str]) -> Cursor:

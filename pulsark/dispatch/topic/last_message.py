@@ -32,12 +32,12 @@ class Entries(Protocol):
 
 
 class LastMessageFinder:
-    """That of one topic."""
+    """Finds the last message of one topic."""
 
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
         self._known: tuple[Position, MessageId] | None = None
-        """Of all entries up to a position, the last that can be delivered."""
+        """The last deliverable message among all entries up to a position."""
         self._forgotten = 0
         self._looking = asyncio.Lock()
 

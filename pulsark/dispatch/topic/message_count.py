@@ -28,7 +28,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Counted(NamedTuple):
-    """So many messages were counted, and the last of them."""
+    """The number of counted messages, and the last of them."""
 
     messages: int
     last: MessageId

@@ -69,7 +69,7 @@ class _Split:
     edges: Sequence[int]
     parts: Sequence[str]
     claim: Check
-    """That of the whole."""
+    """The claim of the whole bundle."""
     ident: str
     owner: BundleOwner | None
     """Who claims the parts; ``None``: nobody does."""

@@ -59,7 +59,7 @@ class Subscribing:
         self._expected: Counter[AnyTopic] = Counter()
         """Consumers of topics whose subscriptions are being made."""
         self._expected_of_host: Counter[tuple[AnyTopic, str]] = Counter()
-        """Those from one address."""
+        """Expected consumers by address."""
 
     async def ensure_subscription(self, topic: AnyTopic, name: str) -> None:
         """Make sure that a durable subscription exists; a new one starts at Earliest."""

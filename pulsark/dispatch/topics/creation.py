@@ -190,7 +190,7 @@ class TopicCreation:
         await self._resources.partitioned_topics.update(name, partitions)
 
     async def _durable_subscriptions(self, partition: TopicName) -> Sequence[GivenSubscription]:
-        """Those that other partitions have, too."""
+        """The durable subscriptions that other partitions have."""
         elsewhere = self._elsewhere()
         found = None if elsewhere is None else await elsewhere.subscriptions(partition)
         if found is None:

@@ -40,7 +40,7 @@ class GroupThrottles:
         self._end_watch: Callable[[], None] | None = None
 
     def of(self, name: str) -> Throttle | None:
-        """That of a group, if it limits publishes."""
+        """The throttle of a group, if it limits publishes."""
         return self._throttles.get(name)
 
     async def start(self) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pulsark.wire.topic_name import TopicName
 
 Existing = Callable[["TopicName", str, Collection[int]], Awaitable[set[int]]]
-"""Those of a partition's reserved ledgers that exist, by its name and its topic's id."""
+"""Returns the reserved ledgers of a partition that exist, given its name and topic id."""
 
 
 class TopicLoader:

@@ -21,7 +21,7 @@ _SLICE_BITS = 24
 
 
 class NamesByBundle:
-    """Those of one broker. Adding one, and taking one out, take the same time however many."""
+    """The names of one broker's topics. Adding and removing one takes constant time."""
 
     def __init__(self) -> None:
         self._slices: dict[str, dict[int, dict[TopicName, None]]] = {}
@@ -50,7 +50,7 @@ class NamesByBundle:
         self._slices.clear()
 
     def inside(self, bundle: Covered) -> Iterator[TopicName]:
-        """Those in a bundle. None may come or go meanwhile."""
+        """The names in a bundle. Do not add or remove any while iterating."""
         slices = self._slices.get(bundle.namespace, {})
         first, last = bundle.low >> _SLICE_BITS, bundle.high >> _SLICE_BITS
         for at in range(first, last + 1):

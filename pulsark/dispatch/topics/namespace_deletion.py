@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pulsark.metadata.store import MetadataStore
 
 _ATTEMPTS = 3
-"""So often a deletion by force is repeated when clients create topics meanwhile."""
+"""How often a forced deletion is repeated if clients create topics meanwhile."""
 
 
 class NamespaceDeletion:

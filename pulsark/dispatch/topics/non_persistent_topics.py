@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class NonPersistentTopics:
-    """Those of one broker. Everything runs on the event loop."""
+    """The non-persistent topics of one broker. Everything runs on the event loop."""
 
     def __init__(self) -> None:
         self._topics: dict[TopicName, NonPersistentTopic] = {}

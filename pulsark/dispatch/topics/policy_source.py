@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class NamespacePolicies(NamedTuple):
-    """Those of a namespace, and of its topics that have some of their own."""
+    """The policies of a namespace, and of its topics with policies of their own."""
 
     namespace: Mapping[str, Any] | None
     topics: Mapping[TopicName, Mapping[str, Any]]

@@ -97,7 +97,7 @@ class PolicyUpdates:
         self._spawn(partial(self.refresh_topic, base))
 
     def _missed(self) -> None:
-        """Of namespaces or of topics: both are watched by one store, which tells both."""
+        """Changes of namespaces or topics may be lost: one store watches both."""
         self._spawn(self.refresh_all)
 
     async def refresh_all(self) -> None:

@@ -24,7 +24,7 @@ class Subscriber(NamedTuple):
 
 
 class SubscribeRates:
-    """Those of one broker's consumers, as far as they are remembered.
+    """The subscribe rates of one broker's consumers, as far as they are remembered.
 
     Who they are, clients say themselves, so this holds back a client that errs and not one that
     attacks. The memory is bounded: who came least recently is forgotten, and may come again.

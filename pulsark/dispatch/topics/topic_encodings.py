@@ -17,7 +17,7 @@ class Encoded(Protocol):
 
 
 class Encodings:
-    """Those of a broker, however many lists clients ask for with patterns of their own."""
+    """The encoded lists of a broker, bounded however many patterns clients use."""
 
     def __init__(self) -> None:
         self._sizes: OrderedDict[weakref.ref[Encoded], int] = OrderedDict()
@@ -30,7 +30,7 @@ class Encodings:
         return self._bytes
 
     def used(self, encoded: Encoded, size: int) -> None:
-        """It was asked for, and keeps so many bytes. Others may have to forget theirs."""
+        """It was asked for, and keeps this many bytes. Others may have to forget theirs."""
         key = weakref.ref(encoded, self._gone)
         self._gone(key)
         self._sizes[key] = size

@@ -148,7 +148,7 @@ class ByPattern:
         return await self._select(known.topics)
 
     async def changes(self, found: TopicList, change: Change) -> tuple[list[str], list[str]]:
-        """Of each topic by itself."""
+        """Changes of each topic or partition by itself."""
         more = await self._select(sorted(change.new))
         return more, await self._select(sorted(change.deleted))
 
@@ -204,7 +204,7 @@ class TopicFeed:
         self._selections: dict[Hashable, _Selection] = {}
         """By the key of the selector."""
         self._kept: dict[Hashable, None] = {}
-        """Those that need no watcher to be remembered, those of the longest ago first."""
+        """Selectors that are remembered without a watcher, least recently used first."""
         self._changing = asyncio.Lock()
         """Held while changes are taken in. A selection joins in between."""
         self._by_name, self._by_record = asyncio.Lock(), asyncio.Lock()
@@ -466,7 +466,7 @@ class _Use:
 
 
 class TopicFeeds:
-    """Those of a broker."""
+    """The feeds of a broker."""
 
     def __init__(self, metadata: MetadataStore, catalog: TopicCatalog) -> None:
         self._metadata = metadata
@@ -481,7 +481,7 @@ class TopicFeeds:
         return found
 
     def of(self, namespace: str) -> TopicFeed:
-        """That of a namespace, whether or not there is such a one."""
+        """The feed of a namespace, which need not exist."""
         feed = self._feeds.get(namespace)
         if feed is None:
             feed = self._feeds[namespace] = TopicFeed(

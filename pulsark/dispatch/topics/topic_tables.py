@@ -62,7 +62,7 @@ class TopicTables:
     async def existing(
         self, name: TopicName, topic_id: str, ledger_ids: Collection[int]
     ) -> set[int]:
-        """Those of a partition's reserved ledgers that exist: the table knows."""
+        """The reserved ledgers of a partition that exist, according to the table."""
         table_id = await self._id_for(name, topic_id)
         found = await self.existing_far(name, table_id, ledger_ids)
         if found is not None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 10
 _WAIT_SECONDS = 0.5
-"""Who should have a bundle that nobody has is asked so often, with such pauses at most."""
+"""How often, and with which longest pause, to ask who should have an unowned bundle."""
 
 
 class KnownBrokers:

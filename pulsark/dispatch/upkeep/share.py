@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Share:
-    """That of one broker."""
+    """The share of one broker."""
 
     def __init__(
         self,

@@ -97,7 +97,7 @@ class StorageQuotas:
         self.namespaces: dict[str, Use] = {}
         """What namespaces with a quota store, as it was measured last."""
         self.tenants: dict[str, Use] = {}
-        """Likewise of tenants."""
+        """The same for tenants."""
 
     async def enforce(self, unloaded: UnloadedTopics) -> None:
         """Measure, and close the producers of those that have too much."""

@@ -22,14 +22,14 @@ class AuditedAccess(NamedTuple):
 
     @classmethod
     def of(cls, principal: Principal | None, action: str, topic: str) -> AuditedAccess:
-        """Of one role; without authentication there are no roles."""
+        """The access of one role; without authentication there are no roles."""
         if principal is None:
             return cls("", None, action, topic)
         return cls(principal.role, principal.original, action, topic)
 
 
 class Accesses:
-    """Those of a day, in UTC; a bounded number."""
+    """The accesses of a day in UTC, a bounded number."""
 
     def __init__(self) -> None:
         self._day = -1

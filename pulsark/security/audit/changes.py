@@ -14,7 +14,7 @@ _HIDDEN = "..."
 
 
 class AuditedChanges:
-    """Those of one request, which may change several values."""
+    """The changes of one request, which may change several values."""
 
     def __init__(self) -> None:
         self._before: list[str] = []

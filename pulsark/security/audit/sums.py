@@ -48,7 +48,7 @@ def by_role(event: Event) -> Event:
 
 
 def by_network(event: Event) -> Event:
-    """Of those that are not known: an address's, or in IPv6 a network's."""
+    """The part by which unknown clients are counted: the address, or the IPv6 network."""
     ip = event.get("src_endpoint", {}).get("ip", "")
     return {"src_endpoint": {"ip": network_of(ip)}} if ip else {}
 
@@ -62,7 +62,7 @@ class _Sum:
 
 
 class Sums:
-    """Those of one span of time, which begins with the first denial."""
+    """The sums of one span of time, which begins with the first denial."""
 
     def __init__(self, whose: Callable[[Event], Event]) -> None:
         """``whose``: the part of an event that says with which others it is counted."""

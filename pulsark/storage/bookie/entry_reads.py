@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class EntryReads:
-    """Those of one bookie. ``worker`` is the thread that reads."""
+    """The reads of one bookie. ``worker`` is the thread that reads."""
 
     def __init__(
         self, bookie_id: str, journal_dir: str, index: BookieIndex, runtime: Runtime

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class JournalEnd:
-    """That of one bookie's journal."""
+    """The end of one bookie's journal."""
 
     def __init__(self, journal: Journal, index: BookieIndex) -> None:
         self._journal = journal

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Upkeep:
-    """That of one bookie, in one task and one thread, which it has once there is work."""
+    """The upkeep of one bookie, in one task and one thread, which starts with the first work."""
 
     def __init__(
         self, checkpointer: Checkpointer, collector: SegmentCollector, runtime: Runtime

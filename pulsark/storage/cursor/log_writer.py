@@ -67,7 +67,7 @@ class CursorLogConfig:
     history: HistoryLimits = NO_HISTORY
 
     def of_ledger(self, owner: str) -> LedgerConfig:
-        """That of a ledger for the cursors of a bundle, whose record ``owner`` is."""
+        """The configuration of a ledger for the cursors of a bundle, whose record ``owner`` is."""
         return LedgerConfig(
             self.ensemble_size, self.write_quorum, self.ack_quorum, reserve=True, owner=owner
         )
@@ -118,7 +118,7 @@ class CursorLogWriter:
         self._rollover: asyncio.Task[None] | None = None
         self._awaiting_outcome: list[CommitGroup] = []
         self._owed: dict[Cursor, Reached] = {}
-        """Those of groups that failed; the next ledger that is named has what was in memory."""
+        """Cursors of failed groups; the next ledger that is named has what was in memory."""
         self._to_delete = set(record.state.to_delete)
         self._roll_at_bytes = config.roll_bytes
         self._retry_ms = config.flush_interval_ms

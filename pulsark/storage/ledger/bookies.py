@@ -92,7 +92,7 @@ class LedgerBookies:
         return [self._bookies[name] for name in names[:count]]
 
     async def wait_for(self, count: int, ensemble: Sequence[Bookie]) -> None:
-        """Return once so many of an ensemble take appends; ``StorageError`` if that takes long."""
+        """Wait until enough bookies accept appends; ``StorageError`` if that takes long."""
         away = [bookie for bookie in ensemble if bookie.is_away]
         missing = count - (len(ensemble) - len(away))
         if missing <= 0:

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Changes:
-    """Those of one managed ledger. ``after`` each of them it is called, and may start the next."""
+    """The changes of one managed ledger. ``after`` is called after each, and may start the next."""
 
     def __init__(
         self, path: str, last: LastLedger, appends: AppendQueue, after: Callable[[], None]

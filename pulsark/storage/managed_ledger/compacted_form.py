@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class CompactedForm:
-    """That of one managed ledger.
+    """The compacted form of one managed ledger.
 
     A ledger with readers is retained for ``COMPACTED_HOLD_SECONDS`` after it was asked
     for, also when another one has taken its place; a restart ends that.

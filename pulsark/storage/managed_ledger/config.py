@@ -97,7 +97,7 @@ class ManagedLedgerConfig:
         )
 
     def ledger_config(self, owner: str) -> LedgerConfig:
-        """That of a new ledger of the managed ledger at ``owner``."""
+        """The configuration of a new ledger of the managed ledger at ``owner``."""
         return LedgerConfig(self.ensemble_size, self.write_quorum, self.ack_quorum, owner=owner)
 
     def is_full(self, entries: int, size: int, age_ms: int, times: int = 1) -> bool:

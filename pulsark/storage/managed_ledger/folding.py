@@ -39,7 +39,7 @@ LOOKS_A_TURN = 16
 
 
 class Folding:
-    """That of one managed ledger, which calls it while nothing else changes."""
+    """The folding of one managed ledger, which calls it while nothing else changes."""
 
     def __init__(self, stored: OwnedRecord, manager: LedgerManager, clock: Clock) -> None:
         self._stored = stored

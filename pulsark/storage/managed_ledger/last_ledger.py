@@ -37,7 +37,7 @@ RETRY_SECONDS = 1.0
 
 
 class LastLedger:
-    """That of one managed ledger. ``reports`` hears what ledgers confirm."""
+    """The last ledger of one managed ledger. ``reports`` is told what ledgers confirm."""
 
     def __init__(
         self,

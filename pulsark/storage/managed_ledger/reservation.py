@@ -46,7 +46,7 @@ class NewLedger(NamedTuple):
 
 
 class Reservation:
-    """That of one managed ledger, whose changes it excludes. See ``ManagedLedger.reservation``."""
+    """A reservation excludes other changes of its managed ledger; ``ManagedLedger.reservation``."""
 
     def __init__(
         self,

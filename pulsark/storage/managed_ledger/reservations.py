@@ -34,7 +34,7 @@ class Reserving(Protocol):
 
 
 class Reservations:
-    """Those in partitions that this process owns; ``ledgers`` has them by number."""
+    """Reservations in partitions that this process owns; ``ledgers`` has them by number."""
 
     def __init__(self, ledgers: Mapping[int, ManagedLedger]) -> None:
         self._ledgers = ledgers

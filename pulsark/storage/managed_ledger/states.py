@@ -194,7 +194,7 @@ class UnknownEventError(Exception):
     def __init__(self, life: Life, story: str) -> None:
         super().__init__(story)
         self.life = life
-        """Of the managed ledger with the bug; it may be found while others are changed, too."""
+        """The managed ledger with the bug; it may be found while others are changed, too."""
 
 
 class Life:

@@ -253,7 +253,7 @@ class TableOwner:
         return await self._publishes.has(self.record, ident, number)
 
     async def existing(self, ledger_ids: Collection[int]) -> set[int]:
-        """Those of some reserved ledgers that an attach has made; the others never will exist."""
+        """The reserved ledgers that an attach has made; the others never will exist."""
         async with self._changing:
             await self._table.settle()
             await self._table.save(self.record)  # a stale owner finds out that it is one

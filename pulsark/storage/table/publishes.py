@@ -54,7 +54,7 @@ def _kept_ms(done: Published) -> int:
 
 
 class Publishes:
-    """Those of one table. ``path`` is that of the table record."""
+    """The publishes of one table. ``path`` is the path of the table's record."""
 
     def __init__(self, path: str, metadata: MetadataStore, limits: TableLimits) -> None:
         self._path = f"{path}/{NAME}"

@@ -99,7 +99,7 @@ class TablePublishing:
     async def existing(
         self, name: TopicName, table_id: str, ledger_ids: Collection[int]
     ) -> set[int]:
-        """Those of a partition's reserved ledgers that exist. Nothing stays of the others."""
+        """The reserved ledgers of a partition that exist. Nothing remains of the others."""
         table = await self._tables.open(name, table_id)
         owner = table.owner
         try:

@@ -62,7 +62,7 @@ class TableRoots:
         return [*self.paths[start:], *self.paths[:start]][: self._copies]
 
     def directories(self, name: TopicName, table_id: str) -> list[str]:
-        """Those of a new table, the primary first."""
+        """The directories of a new table, the primary first."""
         return [table_directory(root, name, table_id) for root in self.choose(table_id)]
 
     async def having(self, name: TopicName, table_id: str) -> list[str]:

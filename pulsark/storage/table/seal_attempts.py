@@ -26,7 +26,7 @@ Attempt = Callable[[SealRange, bool], Awaitable[list[DataFile]]]
 
 
 class SealAttempts:
-    """Those for one range."""
+    """The attempts for one range."""
 
     def __init__(self, attempt: Attempt, files: list[DataFile]) -> None:
         """``files`` gets what is written, in order."""

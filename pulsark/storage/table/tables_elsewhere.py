@@ -49,7 +49,7 @@ class TablesElsewhere:
         self._parts.ahead.close()
 
     async def writer(self, name: TopicName, table_id: str, files: int, ask: Ask) -> TableWriter:
-        """For files of a table that the owner attaches, so many at a time, when it is asked to."""
+        """Files of a table that the owner attaches on request, a bounded number at a time."""
         self._open.drop(name)
         parts = self._parts
         record = await self._open.record_if_any(table_path(name))

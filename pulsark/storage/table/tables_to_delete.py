@@ -42,7 +42,7 @@ class TableToDelete:
     table_id: str
     topic: str
     directories: tuple[str, ...]
-    """Those that may still have something."""
+    """Directories that may still have files."""
 
     def encode(self) -> bytes:
         """The stored JSON."""
@@ -66,7 +66,7 @@ class TableToDelete:
 
 
 class TablesToDelete:
-    """Those of a process."""
+    """The tables to delete of one process."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class TablesToDelete:
             await self._forget(path)
 
     async def delete_documents(self, table: TableToDelete) -> None:
-        """Those in the metadata store, if no other table has their path."""
+        """Delete the documents in the metadata store, if no other table has their path."""
         path = table_path(TopicName.parse(table.topic))
         found = await self._metadata.get(path)
         if found is None or TableRecord.decode(path, found.value).table_id != table.table_id:

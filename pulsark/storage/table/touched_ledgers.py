@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class TouchedLedgers:
-    """Of the tables that are watched; ``table`` is the path of a table's record."""
+    """The touched ledgers of watched tables; ``table`` is the path of a table's record."""
 
     def __init__(self) -> None:
         self._touched: dict[str, set[int]] = {}

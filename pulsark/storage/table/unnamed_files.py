@@ -26,7 +26,7 @@ NamesOf = Callable[[int], Awaitable[Collection[str]]]
 
 
 class UnnamedFiles:
-    """Those of one table on one storage root. It goes in steps, and others have their turn."""
+    """The unnamed files of one table on one storage root, found in steps that let others run."""
 
     def __init__(self, disk: Disk, directory: str, thread: Worker, limits: TableLimits) -> None:
         self._disk = disk
@@ -72,7 +72,7 @@ class UnnamedFiles:
         return unknown
 
     async def _named_by_commits(self, paths: Collection[str]) -> set[str]:
-        """Those that some commit adds, and that no later one removes."""
+        """The paths that a commit adds and no later one removes."""
         named: set[str] = set()
         undecided = set(paths)
         table_log = DeltaLog(self._disk, self._directory)

@@ -49,9 +49,9 @@ class LogContent:
     differs: bool = False
     """Whether it is the log of another table, or has another attach than the one that is known."""
     files: dict[str, DataFile] = field(default_factory=dict)
-    """Those that the table has, by their paths."""
+    """The table's files, by path."""
     left: dict[str, DataFile] = field(default_factory=dict)
-    """Those that left it, and are still there."""
+    """Files that left the table and still exist."""
 
     published: dict[str, Published] = field(default_factory=dict)
     """The last bulk publish of each origin, by its id."""
