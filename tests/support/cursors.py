@@ -63,8 +63,8 @@ class Owner:
         self._config = config
         self._runtime = runtime
 
-    async def open(self) -> CursorLog:
+    async def open(self, bundle: str = BUNDLE) -> CursorLog:
         """Take the bundle over."""
         return await CursorLog.open(
-            BUNDLE, self.manager, self.metadata, self._config, self._runtime
+            bundle, self.manager, self.metadata, self._config, self._runtime
         )
