@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.python_client import connected
-from tests.support.several_brokers import spread
+from tests.support.several_brokers import spread, wait_for
 from tests.support.standalone import Standalone
 
 PARTITIONS = 8
@@ -104,6 +104,19 @@ def test_clients_go_on_while_their_bundle_is_split(two: Standalone) -> None:
     assert len(edges) == 5 + 2
     for url in urls(two):
         assert ask(url, "GET", f"{DOMAIN}/q/stats")["subscriptions"]["s"]["msgBacklog"] == 1
+
+
+def test_a_setting_is_changed_for_the_brokers_of_all_processes(two: Standalone) -> None:
+    config = "/admin/v2/brokers/configuration"
+
+    def in_force(value: str) -> bool:
+        found = [ask(url, "GET", f"{config}/runtime")["maxTenants"] for url in urls(two)]
+        return set(found) == {value}
+
+    ask(two.web_url, "POST", f"{config}/maxTenants/500")
+    wait_for(lambda: in_force("500"))
+    ask(two.web_url, "DELETE", f"{config}/maxTenants")
+    wait_for(lambda: in_force("0"))
 
 
 @pytest.mark.feature("F61")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from http.client import HTTPConnection
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -88,7 +89,8 @@ class Node:
 class TwoBrokers:
     """Both on a loop of their own; calls block, each on a connection of its own."""
 
-    def __init__(self, **changed: Any) -> None:
+    def __init__(self, second: dict[str, Any] | None = None, **changed: Any) -> None:
+        """With these settings, of which the second broker has some others."""
         names = ("EnsembleSize", "WriteQuorum", "AckQuorum")
         quorums = {f"managedLedgerDefault{name}": 1 for name in names}
         self._settings = Settings(**{**quorums, "sealEnabled": False, **changed})
@@ -97,7 +99,11 @@ class TwoBrokers:
         self.tree = MemoryTree()
         self._bookie = MemoryBookie()
         self.disk = SimDisk()
-        self.a, self.b = self.nodes = [self.run(self._start()) for _ in range(2)]
+        of_both = self._settings
+        self.a = self.run(self._start())
+        self._settings = replace(of_both, **(second or {}))
+        self.b = self.run(self._start())
+        self.nodes = [self.a, self.b]
         self.run(self._meet())
 
     async def _meet(self) -> None:

@@ -54,6 +54,8 @@ class Candidates:
     def may_have(self, broker_id: str, bundle: str) -> bool:
         """Whether isolation policies let a live broker have a bundle, given who else is there."""
         policies = self._isolation.policies
+        if not policies:
+            return True
         loads = {each: broker.load for each, broker in self._registry.live.items()}
         return broker_id in permitted(_namespace_of(bundle), loads, policies)[0]
 

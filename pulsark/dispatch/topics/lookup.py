@@ -209,7 +209,7 @@ class Lookup:
             found = live.get(assigned.broker_id)
             if found is not None:
                 return found
-        if authoritative:
+        if authoritative and self._candidates.may_have(self._registry.own_id, bundle):
             return None
         candidates = self._candidates.of(bundle, persistent=persistent)
         beside = await self._candidates.beside(bundle)

@@ -133,6 +133,29 @@ def test_bundles_move_to_a_broker_that_may_have_them(both: TwoBrokers) -> None:
     assert both.b.broker.ownership.owned() == [bundle]
 
 
+@pytest.mark.feature("F50")
+@pytest.mark.parametrize("asked", ["a", "b"])
+def test_any_broker_is_asked_for_topics_of_any_kind(asked: str) -> None:
+    other_kind = {"enablePersistentTopics": False, "enableNonPersistentTopics": True}
+    both = TwoBrokers(other_kind, enableNonPersistentTopics=False)
+    node = getattr(both, asked)
+    for kind, namespace, serving in (
+        ("persistent", "public/default", both.a),
+        ("non-persistent", "pulsar/system", both.b),
+    ):
+        topic = f"{kind}/{namespace}/t"
+        assert both.call(node, "GET", f"/lookup/v2/topic/{topic}").status == (
+            200 if node is serving else 307
+        )
+        admin = f"/admin/v2/{topic}"
+        may_create = "?checkAllowAutoCreation=true"
+        assert both.call(node, "GET", f"{admin}/partitions{may_create}").json["partitions"] == 0
+        assert both.call(node, "PUT", admin).status == 204
+        assert both.call(node, "PUT", f"{admin}2/partitions", 2).status == 204
+        assert both.run(both.owner(f"{kind}://{namespace}/t")) is serving
+    both.close()
+
+
 # -- groups of namespaces that should not be at one broker --------------------------------------
 
 

@@ -250,6 +250,18 @@ def test_a_policy_says_which_brokers_a_namespace_goes_to() -> None:
     asyncio.run(scenario())
 
 
+def test_no_policy_is_got_around_by_a_lookup_that_says_that_it_was_decided() -> None:
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        await one.resources.isolation.put("c", "p", policy("b1.*"))
+        await turns()
+        sent_on = await one.lookup.find(NAME, authoritative=True)
+        assert (sent_on.is_redirect, sent_on.urls) == (True, two.urls)
+        assert (await two.lookup.find(NAME, authoritative=True)).is_here
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.feature("F79", "F91")
 def test_changes_of_policies_that_nobody_heard_of_are_read() -> None:
     async def scenario() -> None:
