@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -13,14 +17,19 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
+from pulsark.runtime import OsDisk
+from pulsark.storage.table.staging.staged_ledger import STAGING
 from tests.support.python_client import connected
 from tests.support.several_brokers import kill, processes, spread, wait_for
+from tests.support.staged import stage
 from tests.support.standalone import Standalone
+from tests.support.tables import entry
 
 TOPIC = "persistent://public/default/p"
 PATH = "/admin/v2/persistent/public/default/p"
 PARTITIONS = 8
 MESSAGES = 400
+PUBLISHES = 12
 SETTINGS = {
     "PULSARK_sealEnabled": "true",
     "PULSARK_sealFreshnessSeconds": "1",
@@ -115,3 +124,41 @@ def test_brokers_are_killed_while_they_seal(two: Standalone) -> None:
         assert consumed(client, "s", len(sent)).keys() == set(sent)  # and so it is loaded again
         wait_for(lambda: len(rows(two)) >= len(sent), 60)
         assert rows(two) == sorted(sent)
+
+
+def test_brokers_are_killed_while_spark_writes(two: Standalone) -> None:
+    """What a bulk publish brings is in all partitions, once, and in the table."""
+    staging = asked(two, "GET", f"{PATH}/bulkPublish")
+    roots = [directory.removesuffix(f"/{STAGING}") for directory in staging["directories"]]
+    published: list[int] = []
+
+    def publish_all() -> None:
+        for number in range(PUBLISHES):
+            ledgers = [
+                stage(OsDisk(), roots, n, [entry(number)], f"q{number}p{n}").to_json()
+                for n in range(PARTITIONS)
+            ]
+            body = {"topicId": staging["topicId"], "partitions": PARTITIONS, "ledgers": ledgers}
+            until = time.monotonic() + 60
+            while len(published) == number:
+                try:
+                    asked(two, "PUT", f"{PATH}/bulkPublish/q/{number}", body)
+                except (OSError, HTTPException):  # asked again, it is published once
+                    assert time.monotonic() < until
+                    time.sleep(0.05)
+                else:
+                    published.append(number)
+
+    thread = threading.Thread(target=publish_all)
+    thread.start()
+    for number in range(2):
+        at = len(published) + 2
+        wait_for(lambda at=at: len(published) >= at)
+        kill(processes(two)[f"broker-{number}"])
+    thread.join(60)
+    assert published == list(range(PUBLISHES))
+    assert len(rows(two)) == PUBLISHES * PARTITIONS
+    with connected(two) as client:
+        consumer = client.subscribe(TOPIC, "s", initial_position=pulsar.InitialPosition.Earliest)
+        found = [consumer.receive(20_000).data() for _ in range(PUBLISHES * PARTITIONS)]
+    assert Counter(found) == {b"value %d" % number: PARTITIONS for number in range(PUBLISHES)}
