@@ -265,6 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="checkout of apache/pulsar-client-python")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="file.Class.test with *")
     parser.add_argument("--seconds", type=float, default=TEST_SECONDS, help="limit of one test")
+    parser.add_argument("--brokers", type=int, default=1, help="processes of brokers")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep logs and data here")
     options = parser.parse_args(arguments)
     folder = checkout(options.folder)
@@ -273,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         work = options.keep or Path(scratch)
         work.mkdir(parents=True, exist_ok=True)
-        with locked_broker(folder, work) as standalone:
+        with locked_broker(folder, work, options.brokers) as standalone:
             outcomes = run_all(Suite(folder, work / "suite.log", options.seconds), options.only)
         errors = errors_in(standalone.log_path)
     listed = exceptions()

@@ -31,7 +31,7 @@ BOTH = ["produce", "consume"]
 
 
 @contextmanager
-def locked_broker(suite: Path, work: Path) -> Iterator[Standalone]:
+def locked_broker(suite: Path, work: Path, brokers: int = 1) -> Iterator[Standalone]:
     """A standalone as the suite's tests want it, while they run."""
     key = work / "secret.key"
     key.touch(mode=0o600)
@@ -47,6 +47,7 @@ def locked_broker(suite: Path, work: Path) -> Iterator[Standalone]:
     }
     words = [f"--set={name}={value}" for name, value in settings.items()]
     words += ["--conf", str(conf / "standalone-ssl.conf")]
+    words += ["--brokers", str(brokers)] if brokers > 1 else []
     (suite / TOKEN).write_text(token_of(TOKEN_ROLE))
     with Standalone(work / "data", *words, ports=(PORTS[0], PORTS[2], 0)) as standalone:
         give_rights(standalone.web_url)

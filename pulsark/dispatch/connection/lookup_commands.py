@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from pulsark.dispatch.connection import notices
 from pulsark.dispatch.policies.schemas import decode_version, encode_version, from_wire, to_wire
 from pulsark.dispatch.topics.topic_lists import ByPattern, TopicList
+from pulsark.dispatch.topics.topic_names import in_order
 from pulsark.dispatch.topics.topic_pattern import TopicPattern
 from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.limits import TOPIC_WATCHERS_PER_CONNECTION_MAX
@@ -92,13 +93,24 @@ async def _topics(
     namespace = "/".join(parse_namespace(request.namespace))
     other: list[str] = []
     if request.mode != pb.CommandGetTopicsOfNamespace.PERSISTENT:
-        other = await broker.catalog.list_non_persistent_topics(namespace)
+        other = await _non_persistent(broker, namespace)
         other = other if pattern is None else pattern.select(other)
     if request.mode == pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
         return await TopicList.of(other)
     await broker.catalog.require_namespace(namespace)
     stored = await broker.topic_feeds.of(namespace).select(pattern)
     return await stored.changed(other, set()) if other else stored
+
+
+async def _non_persistent(broker: Broker, namespace: str) -> list[str]:
+    """They are in the memory of the brokers that serve them."""
+    found = await broker.catalog.list_non_persistent_topics(namespace)
+    elsewhere = broker.topics_elsewhere()
+    if elsewhere is not None:
+        found = await in_order(
+            found + await elsewhere.non_persistent(namespace), include_system=False
+        )
+    return found
 
 
 def _pattern_of(
