@@ -310,9 +310,14 @@ class Settings(PolicySettings):
     defaultNamespaceBundleSplitAlgorithm: str = setting(
         "range_equally_divide",
         "",
-        "Where a bundle is cut that is split: range_equally_divide (in its middle) or "
-        "topic_count_equally_divide (as many topics on both sides)",
-        choices=("range_equally_divide", "topic_count_equally_divide"),
+        "Where a bundle is cut that is split: range_equally_divide (in its middle), "
+        "topic_count_equally_divide (as many topics on both sides) or flow_or_qps_equally_divide "
+        "(as much goes on on both sides)",
+        choices=(
+            "range_equally_divide",
+            "topic_count_equally_divide",
+            "flow_or_qps_equally_divide",
+        ),
     )
     forceDeleteTenantAllowed: bool = setting(
         False, "", "A tenant may be deleted together with its namespaces (force=true)"

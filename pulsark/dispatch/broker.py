@@ -170,6 +170,7 @@ class Broker:
         self.rates = Rates(self.clock, self.run_queue, self.topics)
         self.stats = Stats(self.clock, self.rates, self.ownership)
         self.bundle_loads = BundleLoads(self.resources.namespaces, self.topics, self.rates)
+        self.bundle_split.weight = self.bundle_loads.weight
         self.load_reports = LoadReports(
             self.clock,
             self.registry,

@@ -40,6 +40,11 @@ class BundleLoad:
         """In both directions."""
         return self.bytes_in + self.bytes_out
 
+    @property
+    def weight(self) -> float:
+        """About what it costs, in messages a second."""
+        return self.messages + self.bytes / _BYTES_A_MESSAGE
+
     def plus(self, other: BundleLoad) -> BundleLoad:
         """Both together."""
         return BundleLoad(
@@ -56,9 +61,7 @@ def busiest(
     loads: Mapping[str, BundleLoad], utilisation: float, most: int
 ) -> tuple[tuple[str, float], ...]:
     """The busiest bundles of a broker, each with its part of the time for which that is busy."""
-    weights = {
-        bundle: load.messages + load.bytes / _BYTES_A_MESSAGE for bundle, load in loads.items()
-    }
+    weights = {bundle: load.weight for bundle, load in loads.items()}
     total = sum(weights.values())
     found = sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:most]
     return tuple((bundle, utilisation * weight / total) for bundle, weight in found if weight > 0)

@@ -6,6 +6,7 @@ A bundle has the hashes from ``low`` up to ``high``; edges are strictly inside.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from pulsark.config.settings import Settings
     from pulsark.dispatch.brokers.load import BundleLoad
 
-    Algorithm = Callable[[int, int, Collection[int], Sequence[int]], list[int]]
+    Hashed = Collection[tuple[int, float]]
+    Algorithm = Callable[[int, int, Hashed, Sequence[int]], list[int]]
 
 POSITIONS_MAX = 16
 """The most edges of one request: each adds a bundle, and all are one commit."""
@@ -70,25 +72,31 @@ def to_split(
     return worst if worst is not None and found[worst] > 1 else None
 
 
-def in_the_middle(
-    low: int, high: int, topics: Collection[int], positions: Sequence[int]
-) -> list[int]:
+def in_the_middle(low: int, high: int, topics: Hashed, positions: Sequence[int]) -> list[int]:
     """Two ranges of the same width."""
     return _inside(low, high, ((low + high) // 2,))
 
 
-def by_topics(low: int, high: int, topics: Collection[int], positions: Sequence[int]) -> list[int]:
-    """Two ranges with as many topics each; ``topics`` are their hashes."""
+def by_topics(low: int, high: int, topics: Hashed, positions: Sequence[int]) -> list[int]:
+    """Two ranges with as many topics each; ``topics`` are their hashes, and what each weighs."""
+    return by_load(low, high, [(place, 1.0) for place, _ in topics], positions)
+
+
+def by_load(low: int, high: int, topics: Hashed, positions: Sequence[int]) -> list[int]:
+    """Two ranges in which as much goes on; none if all of it is one topic, or nothing does."""
     found = sorted(topics)
-    if len(found) < 2:
-        return []
-    half = len(found) // 2
-    return _inside(low, high, ((found[half - 1] + found[half] + 1) // 2,))
+    total = sum(weight for _, weight in found)
+    before, best = 0.0, total
+    edges: tuple[int, ...] = ()
+    for (place, weight), (after, _) in pairwise(found):
+        before += weight
+        uneven = abs(total - 2 * before)
+        if place < after and uneven < best:
+            best, edges = uneven, ((place + after + 1) // 2,)
+    return _inside(low, high, edges)
 
 
-def at_positions(
-    low: int, high: int, topics: Collection[int], positions: Sequence[int]
-) -> list[int]:
+def at_positions(low: int, high: int, topics: Hashed, positions: Sequence[int]) -> list[int]:
     """Where somebody wants it; what is outside is left out."""
     return _inside(low, high, positions)
 
@@ -97,6 +105,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "range_equally_divide": in_the_middle,
     "topic_count_equally_divide": by_topics,
     "specified_positions_divide": at_positions,
+    "flow_or_qps_equally_divide": by_load,
 }
 """By Pulsar's names."""
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.stats.rates import Rates
     from pulsark.dispatch.topics.registry import Topics
     from pulsark.metadata.namespaces import Namespaces
+    from pulsark.wire.topic_name import TopicName
 
 
 class BundleLoads:
@@ -41,6 +42,11 @@ class BundleLoads:
                 bundle = bundles.of(topic.name)
                 loads[bundle] = loads.get(bundle, BundleLoad()).plus(self._of(topic))
         self.loads = loads
+
+    def weight(self, name: TopicName) -> float:
+        """What a topic costs; 0 if it is not in memory."""
+        topic = self._topics.get(name)
+        return 0.0 if topic is None else self._of(topic).weight
 
     def _of(self, topic: AnyTopic) -> BundleLoad:
         came = self._rates.topic_in(topic)

@@ -40,7 +40,7 @@ from pulsark.storage.managed_ledger.record import read_record
 from pulsark.wire.hashes import bundle_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.brokers.registry import BrokerRegistry
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
     from pulsark.storage.cursor.log import CursorLog
+    from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +102,8 @@ class BundleSplit:
         self._cursor_logs = cursor_logs
         self._catalog = catalog
         self._release = release
+        self.weight: Callable[[TopicName], float] = lambda name: 0.0
+        """What a topic costs; set by who measures it."""
         self.done = 0
         """Bundles that were split here."""
 
@@ -109,9 +112,13 @@ class BundleSplit:
         covered = Covered(bundle)
         low, high = (int(edge, 16) for edge in bundle.rpartition("/")[2].split("_"))
         hashes = []
-        if algorithm == "topic_count_equally_divide":
+        if algorithm in ("topic_count_equally_divide", "flow_or_qps_equally_divide"):
             names = in_turns(await self._catalog.stored_topics(namespace_of(bundle)))
-            hashes = [bundle_hash(str(name)) async for name in names if name in covered]
+            hashes = [
+                (bundle_hash(str(name)), self.weight(name))
+                async for name in names
+                if name in covered
+            ]
         return ALGORITHMS[algorithm](low, high, hashes, positions)
 
     async def split(self, bundle: str, edges: Sequence[int], *, keep: bool) -> list[str]:

@@ -127,7 +127,7 @@ def test_a_bundle_is_split_and_its_topics_go_on(busy: AdminApi) -> None:
 def test_where_a_bundle_is_split(busy: AdminApi) -> None:
     bundle = bundle_of(busy, "t0")
     split = f"{NS}/{bundle}/split?unload=true&splitAlgorithmName"
-    assert busy.put(f"{split}=flow_or_qps_equally_divide").status == 412
+    assert busy.put(f"{split}=somewhere").status == 412
     assert busy.put(f"{split}=specified_positions_divide", [1 << 32]).status == 412
     assert busy.put(f"{split}=specified_positions_divide", [1] * 17).status == 412
     assert busy.put(f"{split}=specified_positions_divide", ["1"]).status == 400

@@ -45,12 +45,22 @@ def test_limits_are_those_of_pulsar() -> None:
 
 
 def test_where_it_is_cut() -> None:
-    middle, topics, positions = ALGORITHMS.values()
+    middle, topics, positions, _ = ALGORITHMS.values()
     assert middle(0, 0xFFFFFFFF, [], []) == [0x7FFFFFFF]
     assert middle(4, 5, [], []) == []
-    assert topics(0, 100, [90, 10, 20, 30], []) == [25]
-    assert topics(0, 100, [90, 10, 20], []) == [15]
-    assert topics(0, 100, [90], []) == topics(0, 100, [], []) == []
-    assert topics(5, 100, [5, 6], []) == [6], "each has one"
-    assert topics(5, 100, [6, 6], []) == [6]
+    assert topics(0, 100, [(90, 9), (10, 0), (20, 0), (30, 0)], []) == [25]
+    assert topics(0, 100, [(90, 0), (10, 0), (20, 0)], []) == [15]
+    assert topics(0, 100, [(90, 0)], []) == topics(0, 100, [], []) == []
+    assert topics(5, 100, [(5, 0), (6, 0)], []) == [6], "each has one"
+    assert topics(5, 100, [(6, 0), (6, 0)], []) == []
     assert positions(10, 100, [], [50, 10, 100, 11, 50, 200]) == [11, 50]
+
+
+def test_as_much_goes_on_in_both_parts() -> None:
+    by_load = ALGORITHMS["flow_or_qps_equally_divide"]
+    assert by_load(0, 100, [(10, 1.0), (20, 1.0), (30, 1.0), (90, 3.0)], []) == [60]
+    assert by_load(0, 100, [(10, 9.0), (20, 1.0), (30, 1.0)], []) == [15]
+    assert by_load(0, 100, [(10, 0.0), (20, 5.0), (30, 5.0)], []) == [25]
+    assert by_load(0, 100, [(10, 9.0), (20, 0.0)], []) == [], "it is in one of them anyway"
+    assert by_load(0, 100, [(10, 0.0), (20, 0.0)], []) == []
+    assert by_load(0, 100, [(10, 5.0)], []) == []
