@@ -3,7 +3,8 @@
 Start with ``registry``: it has the loaded topics, one object each. It loads a topic with
 ``loader``; ``damage`` tells operators why one fails; ``catalog`` lists the topics that exist;
 ``ownership`` claims their bundles, and ``cursor_logs`` has the cursor log of each bundle.
-``names_by_bundle`` finds the loaded topics of one bundle.
+``names_by_bundle`` finds the loaded topics of one bundle. ``bundle_release`` closes all that is in
+memory of one that leaves the broker, ``bundle_split`` of one that becomes several.
 ``creation`` makes topics (``topic_making``: one at a time per name), ``deletion`` deletes them,
 ``remains`` deletes what belongs to them. ``non_persistent_topics`` has the non-persistent ones.
 
