@@ -284,6 +284,7 @@ class Broker:
             self.owners,
             self.registry,
             self.tables,
+            self.clock,
         )
         self.isolation_moves = IsolationMoves(
             self.registry, self.ownership, self.candidates, self.isolation, self.bundle_release

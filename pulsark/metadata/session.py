@@ -29,7 +29,10 @@ class Session:
     def __init__(self, clock: Clock, timeout_seconds: float = math.inf) -> None:
         self.timeout_seconds = timeout_seconds
         self._clock = clock
-        self._sure_until = clock.monotonic() + SURE_PART * timeout_seconds
+        self._begun = clock.monotonic()
+        self._sure_until = self._begun + SURE_PART * timeout_seconds
+        self.lapses = 0
+        """How often it was not sure for a time, and then was again."""
         self._ended = False
         self._listeners: list[Callable[[], None]] = []
 
@@ -43,12 +46,23 @@ class Session:
         """Whether the session is known to be over. It never lives again."""
         return self._ended
 
+    @property
+    def age_seconds(self) -> float:
+        """For how long there has been this session."""
+        return self._clock.monotonic() - self._begun
+
+    @property
+    def sure_seconds(self) -> float:
+        """For how long it certainly lives, if no sign of life is acknowledged any more."""
+        return 0.0 if self._ended else max(self._sure_until - self._clock.monotonic(), 0.0)
+
     def on_end(self, listener: Callable[[], None]) -> None:
         """Call ``listener()`` once, when the session is known to be over."""
         self._listeners.append(listener)
 
     def heard(self, sent_at: float) -> None:
         """The store has acknowledged a sign of life that was sent at this time."""
+        self.lapses += not self._ended and not self.is_sure
         self._sure_until = max(self._sure_until, sent_at + SURE_PART * self.timeout_seconds)
 
     def end(self) -> None:

@@ -16,6 +16,7 @@ from pulsark.admin.http.guard import Guarded, open_to_all
 from pulsark.admin.http.places import HERE
 from pulsark.admin.http.requests import BrokerOf, StatsOf
 from pulsark.admin.http.streams import streamed
+from pulsark.admin.pulsar.ownership_metrics import moves, ownership_samples
 from pulsark.config.settings import Settings
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop.stalls import LoopStalls
@@ -53,6 +54,7 @@ async def _lines(broker: Broker, stats: Stats) -> AsyncIterator[str]:
         found = ((f"pulsark_scalable_{name}", (), number) for name, number in totals.items())
         async for line in render(found, cluster):
             yield line
+    yield moves(broker.ownership.counts.moves, f'cluster="{_escaped(cluster)}"')
     if broker.loop_stalls is not None:
         yield _stalls(broker.loop_stalls, cluster)
     if broker.logins is not None:
@@ -264,6 +266,7 @@ def _broker_samples(broker: Broker, total: dict[str, float], topics: int) -> Ite
         for name, use in uses.items():
             yield f"pulsark_{kind}_storage_bytes", ((kind, name),), use.bytes
             yield f"pulsark_{kind}_storage_quota_bytes", ((kind, name),), use.limit
+    yield from ownership_samples(broker)
     if broker.logins is not None:
         yield from _logins(broker.logins)
     if broker.audit is not None:

@@ -30,12 +30,14 @@ from pulsark.errors import ClientError, PulsarkError, ServerError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
+    from pulsark.dispatch.brokers.counts import Reason
     from pulsark.dispatch.brokers.owners import BundleOwners
     from pulsark.dispatch.brokers.registry import BrokerRegistry
     from pulsark.dispatch.model.service_urls import ServiceUrls
     from pulsark.dispatch.topics.cursor_logs import CursorLogs
     from pulsark.dispatch.topics.ownership import Ownership
     from pulsark.dispatch.topics.registry import Topics
+    from pulsark.runtime import Clock
     from pulsark.storage.cursor.log import CursorLog
     from pulsark.storage.table.tables import Tables
     from pulsark.wire.topic_name import TopicName
@@ -74,6 +76,7 @@ class BundleRelease:
         owners: BundleOwners,
         registry: BrokerRegistry,
         tables: Tables,
+        clock: Clock,
     ) -> None:
         """What is known of ``tables`` is dropped with their bundles: another owner changes them."""
         self._ownership = ownership
@@ -82,11 +85,12 @@ class BundleRelease:
         self._owners = owners
         self._registry = registry
         self._tables = tables
+        self._clock = clock
         self._releasing: dict[str, asyncio.Task[bool]] = {}
         self._dropping: set[asyncio.Task[None]] = set()
         self._moves: dict[Moving, asyncio.Task[None]] = {}
         """Those that are over, but for clients that have to be told."""
-        self._closed = False
+        self._stopping = self._closed = False
         ownership.on_loss(self._lost)
 
     async def release(self, bundle: str, to: str = "") -> bool:
@@ -125,6 +129,7 @@ class BundleRelease:
 
     async def release_all(self) -> None:
         """Give up whatever this broker has: it is about to stop."""
+        self._stopping = True
 
         async def give_up(bundle: str) -> None:
             (found,) = await asyncio.gather(self.release(bundle), return_exceptions=True)
@@ -149,6 +154,8 @@ class BundleRelease:
         appended = await self._prepare(bundle)
         if not await self._ownership.begin_leaving(bundle):
             return False
+        began = self._clock.monotonic()
+        counts = self._ownership.counts
         moving = Moving() if to or last is not None else None
         there: ServiceUrls | None = None
         try:
@@ -163,7 +170,10 @@ class BundleRelease:
         finally:
             if moving is not None:
                 moving.end(there)
+                counts.moves.add(self._clock.monotonic() - began)
                 self._tell_the_others(moving)
+        why: Reason = "split" if last is not None else "move" if to else "unload"
+        counts.left["stop" if self._stopping else why] += 1
         return True
 
     def _tell_the_others(self, moving: Moving) -> None:
@@ -274,14 +284,15 @@ class BundleRelease:
         async for name in in_turns(names):
             self._tables.forget(name.base)
             closings += self._topics.abandon(name)
-        closings.append(self._cursor_logs.abandon(bundle))
 
         async def close(closing: Awaitable[None]) -> None:
             (found,) = await asyncio.gather(closing, return_exceptions=True)
             if isinstance(found, BaseException):
                 log.info("bundle %s: not closed in order: %s", bundle, found)
 
-        await _for_each(closings, close, AT_ONCE)
+        await asyncio.gather(
+            close(self._cursor_logs.abandon(bundle)), _for_each(closings, close, AT_ONCE)
+        )
 
 
 async def _for_each(

@@ -18,6 +18,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.brokers.counts import BundleCounts
 from pulsark.dispatch.brokers.owners import Assigned, BundleOwner
 from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.dispatch.topics.bundles import NamespaceBundles
@@ -42,6 +43,7 @@ from pulsark.metadata.store import ABSENT, ANY_VERSION, MetadataStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pulsark.dispatch.brokers.counts import Reason
     from pulsark.dispatch.brokers.registry import BrokerRegistry
     from pulsark.metadata.namespaces import Namespace
     from pulsark.metadata.resources import Resources
@@ -89,6 +91,7 @@ class Ownership:
         self._registry = registry
         self._held: dict[str, _Held] = {}
         self._listeners: list[Callable[[str], None]] = []
+        self.counts = BundleCounts()
         metadata.session.on_end(self._lose_all)
         self.instance = f"{runtime.rng.getrandbits(128):032x}"
         """Of this process alone: the next one of this broker has another."""
@@ -198,9 +201,12 @@ class Ownership:
     def _claim_ended(self, bundle: str, claiming: asyncio.Task[int]) -> None:
         """Whoever asked for it may be gone: a failure is forgotten here."""
         if claiming.cancelled() or claiming.exception() is not None:
+            self.counts.refused_claims += 1
             held = self._held.get(bundle)
             if held is not None and held.claiming is claiming:
                 del self._held[bundle]
+        else:
+            self.counts.claims += 1
 
     def check_session(self, what: str) -> None:
         """What is held for a session that may be over is another broker's, perhaps."""
@@ -386,13 +392,14 @@ class Ownership:
         held = self._held.get(bundle)
         if held is not None and held.guard_version == guard.expected_version:
             log.warning("bundle %s was claimed by another broker", bundle)
-            self._lose(bundle)
+            self._lose(bundle, "another broker")
 
     def _lose_all(self) -> None:
         for bundle in list(self._held):
-            self._lose(bundle)
+            self._lose(bundle, "session")
 
-    def _lose(self, bundle: str) -> None:
+    def _lose(self, bundle: str, why: Reason) -> None:
+        self.counts.left[why] += 1
         del self._held[bundle]
         for listener in self._listeners:
             listener(bundle)

@@ -420,6 +420,14 @@ def test_metrics(busy: AdminApi) -> None:
         'pulsar_broker_throttled_connections_global_limit{cluster="standalone"} 0',
         'pulsark_pending_publish_bytes{cluster="standalone"} 0',
         'pulsark_unread_output_bytes{cluster="standalone"} 0',
+        'pulsark_bundles_owned{cluster="standalone"} 1',
+        'pulsark_bundle_claims_total{cluster="standalone"} 1',
+        'pulsark_bundle_releases_total{cluster="standalone",reason="move"} 0',
+        'pulsar_lb_unload_bundle_total{cluster="standalone"} 0',
+        'pulsar_lb_bundles_split_total{cluster="standalone"} 0',
+        'pulsark_brokers{cluster="standalone"} 1',
+        'pulsark_broker_leads{cluster="standalone"} 1',
+        'pulsark_bundle_move_seconds_bucket{cluster="standalone",le="+Inf"} 0',
     ):
         assert line in lines
     assert any(line.startswith("process_resident_memory_bytes ") for line in lines)

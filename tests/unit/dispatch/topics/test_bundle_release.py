@@ -578,3 +578,31 @@ async def test_a_broker_that_stood_still_for_longer_than_its_session_gives_up_by
     found = await broker.broker.topics.load(NAME.parse(left))
     assert found.ledger.entries == 1 + confirmed.count(1)
     await broker.broker.topics.get_loaded(NAME).ledger.set_properties({"by": "the owner"})
+
+
+@scenario()
+async def test_claims_and_how_bundles_leave_are_counted(broker) -> None:
+    one, counts = broker.broker, broker.broker.ownership.counts
+    two = await broker.another()
+    for done in range(1, 3):
+        bundle = await one.ownership.own(NAME)
+        assert counts.claims == done
+        await one.bundle_release.release(bundle, "b2:8080" if done == 2 else "")
+    assert not await one.bundle_release.release(bundle)
+    with pytest.raises(ClientError):
+        await one.ownership.own(NAME)
+    assert counts.refused_claims == 1
+    assert counts.left == {"unload": 1, "move": 1}
+    assert counts.moves.count == 1
+    there = two.broker.ownership
+    assert there.counts.claims == 1
+    there.lost(await there.guard(NAME))
+    assert there.counts.left == {"another broker": 1}
+    others = NAME.parse("persistent://public/default/t1"), NAME.parse("persistent://public/n/t")
+    await one.resources.namespaces.create("public/n")
+    await one.ownership.own(others[0])
+    await one.bundle_release.release_all()
+    assert counts.left["stop"] == 1
+    await two.broker.ownership.own(others[1])
+    two.metadata.expire()
+    assert there.counts.left["session"] == 1
