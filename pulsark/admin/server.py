@@ -128,7 +128,7 @@ class AdminServer:
             config = await run_in_worker(worker, lambda: load(self._broker, self.stats))
         except Exception:
             # The broker goes on without HTTP; the next connection tries again.
-            log.exception("the admin API could not be loaded")
+            log.exception("the admin API failed to load: the HTTP port answers no request")
             self._loading = None
             for connection in list(self._waiting):
                 connection.drop()

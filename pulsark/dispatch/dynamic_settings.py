@@ -104,7 +104,7 @@ class DynamicSettings:
             try:
                 wanted = changed_by(wanted, {name: texts[name]})
             except ConfigError as error:
-                log.warning("a changed setting is not used here: %s", error)
+                log.warning("a dynamic setting has no effect on this broker: %s", error)
         return wanted
 
     def _heard(self, path: str) -> None:

@@ -255,8 +255,10 @@ class RowBuilder:
         if kept:
             first, error = kept[0]
             log.warning(
-                "%d entries are kept as they were sent, because they cannot be taken apart; the "
-                "first one is %d:%d: %r", len(kept), first.ledger_id, first.entry_id, error,
+                "cannot decode %d entries, "
+                "keeping them as they were "
+                "sent; the first one is %d:%d:"
+                " %r", len(kept), first.ledger_id, first.entry_id, error,
             )  # fmt: skip
         return pa.concat_batches(batches)
 

@@ -76,7 +76,7 @@ class BrokerGate:
                 content_type.decode("latin-1"),
             )
         except CallRefusedError as error:
-            log.warning("a request that says it comes from a broker is refused: %s", error)
+            log.warning("refused a request that claims to come from a broker: %s", error)
             await _refuse(send, f"The header {HEADER} is refused: {error}")
             return
         state = {
@@ -103,7 +103,7 @@ def _as_signed(receive: Receive, body: str) -> Receive:
         if message["type"] == "http.request":
             seen.update(message.get("body", b""))
             if not message.get("more_body", False) and seen.hexdigest() != body:
-                log.warning("the body of a broker's request is not the one that was signed")
+                log.warning("refused a broker's request: its body does not match its signature")
                 return {"type": "http.disconnect"}
         return message
 

@@ -130,7 +130,7 @@ class Forwarded(Response):
             ):
                 await self._pass_on(answer, send)
         except (PeerGoneError, NotOwnerError, NotBelievedError) as error:
-            log.info("%s cannot serve %s: %s", peer.broker_id, request.url.path, error)
+            log.info("broker %s cannot serve %s: %s", peer.broker_id, request.url.path, error)
             return error
         except PeerBrokeOffError as error:
             if isinstance(error, PeerSlowError) or self._has_begun or request.method not in _SAFE:
@@ -174,7 +174,7 @@ class Forwarded(Response):
     async def _fail(self, peer: Peer, error: PeerError, send: Send) -> None:
         if self._has_begun:
             # The connection ends without the end of the answer, which says what there is to say.
-            log.warning("the answer of %s broke off: %s", peer.broker_id, error)
+            log.warning("the answer of broker %s was cut off: %s", peer.broker_id, error)
             return
         if isinstance(error, UnsendableError):
             await _refuse(400, f"The request is not understood: {error}", send)

@@ -75,5 +75,5 @@ async def _run(work: Work, do: Callable[[], Awaitable[Any]]) -> None:
     except PulsarkError as error:
         work.status, work.error = "ERROR", str(error)
     except Exception as error:
-        log.exception("work on a table was broken off")
+        log.exception("work on a table failed")
         work.status, work.error = "ERROR", repr(error)

@@ -139,7 +139,7 @@ class Following:
         task = self._under_way
         if task is not None and not task.ends_within(patience_s):
             log.warning(
-                "subscription %s: the last batch is not acknowledged yet", self._subscription
+                "subscription %s has not acknowledged the last batch yet", self._subscription
             )
             self._claim.end()
             return
@@ -237,7 +237,7 @@ class _Claim:
         except DataSourceError as error:
             if self._subscription is not None:
                 raise
-            log.warning("the broker does not list this query, which goes on: %s", error)
+            log.warning("the query goes on, but the broker cannot list it: %s", error)
         self._topics = self._topics | new
         if self._thread is None:
             self._thread = threading.Thread(target=self._renew, name="claim", daemon=True)

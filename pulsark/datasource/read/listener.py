@@ -69,7 +69,7 @@ class QueryListener(StreamingQueryListener):
                     self._finished(admin, followed, end)
                 admin.queries.report(followed.query, _said(progress))
             except (DataSourceError, ValueError) as error:
-                log.warning("the broker could not be told of query %s: %s", progress.id, error)
+                log.warning("cannot tell the broker about query %s: %s", progress.id, error)
 
     def onQueryIdle(self, event: Any) -> None:
         """Nothing new."""

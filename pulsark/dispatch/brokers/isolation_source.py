@@ -43,7 +43,7 @@ class IsolationSource:
         try:
             await self.refresh()
         except CorruptMetadataError as error:
-            log.warning("isolation policies: %s", error)
+            log.warning("cannot read the isolation policies: %s", error)
 
     def close(self) -> None:
         """Follow no longer."""

@@ -229,7 +229,7 @@ class BrokerRegistry:
                     await self._read(self._stale.pop())
         except MetadataError as error:
             # Its session is over, or it does not answer: the next change brings another look.
-            log.warning("it is not known which brokers are there: %s", error)
+            log.warning("cannot read which brokers are alive from the metadata store: %s", error)
             self._stale.add("")
         finally:
             self._reading = None
@@ -249,6 +249,4 @@ class BrokerRegistry:
             try:
                 self._live[broker_id] = LiveBroker.decode(found.value)
             except (ValueError, KeyError, TypeError) as error:
-                log.warning(
-                    "what the broker %s says of itself is not known here: %r", broker_id, error
-                )
+                log.warning("cannot understand the announcement of broker %s: %r", broker_id, error)

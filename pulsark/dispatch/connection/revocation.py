@@ -99,7 +99,9 @@ class Revocation:
                     if held is not None and not connection.is_closed:
                         await self._ask(connection, held)
             except PulsarkError as error:
-                log.warning("grants cannot be read, clients keep what they have: %s", error)
+                log.warning(
+                    "cannot read grants, so clients keep their producers and consumers: %s", error
+                )
                 for name in changed:
                     self._look_later(name)
 
@@ -121,13 +123,15 @@ class Revocation:
             try:
                 decision = await self._provider.decision(connection.principal, operation, target)
             except CorruptMetadataError as error:  # which keeps nobody else's rights
-                log.warning("%s: its clients keep what they have: %s", target.namespace, error)
+                log.warning(
+                    "%s: clients keep their producers and consumers: %s", target.namespace, error
+                )
                 return
         if not decision.granted and not connection.is_closed:
             how = self._broker.settings.authenticationRoleLoggingAnonymizer
             role = logged_role(connection.principal, how)
             log.info(
-                "%s: role %s is granted no more: %s: %s",
+                "%s: role %s lost its permission for %s: %s",
                 connection.address,
                 role,
                 operation,

@@ -73,7 +73,7 @@ class SharedClients:
         try:
             self._port.sender.give(client, url)
         except ClientError as error:
-            log.info("a client is refused: %s", error)
+            log.info("refused a client on the shared port: %s", error)
             with contextlib.suppress(OSError):
                 # What was not read would make the system drop the answer, too.
                 client.recv(HANDSHAKE_FRAME_BYTES_MAX)

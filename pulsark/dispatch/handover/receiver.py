@@ -80,7 +80,7 @@ class Receiver:
         """Leave clients where they are, in the queues of their senders."""
         if self._resuming is not None:
             return
-        log.warning("handover: no client can be received, next try soon: %s", why)
+        log.warning("handover: cannot receive clients, trying again soon: %s", why)
         for one in (self._listener, *self._senders):
             self._loop.remove_reader(one)
         self._resuming = self._loop.call_later(_PAUSE_SECONDS, self._resume)

@@ -57,6 +57,6 @@ async def _repeat(chore: Chore) -> None:
         try:
             await chore.run()
         except PulsarkError as error:
-            log.warning("%s: tried again in %s s: %s", chore.name, pause, error)
+            log.warning("%s failed, trying again in %s s: %s", chore.name, pause, error)
         except Exception:
             log.exception("%s: tried again in %s s", chore.name, pause)

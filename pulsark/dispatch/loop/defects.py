@@ -45,7 +45,7 @@ class Defects:
             if len(self._known) >= ORIGINS_MAX:
                 self._known.clear()
             self._known[origin] = _Known(now)
-            log.error("%s: a defect, please report it", what, exc_info=error)
+            log.error("%s: unexpected error, please report it", what, exc_info=error)
         elif now - known.told_at < AGAIN_SECONDS:
             known.untold += 1
         else:

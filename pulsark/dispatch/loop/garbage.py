@@ -64,7 +64,7 @@ class Garbage:
             self._collect()
             self._before = self._resident_bytes()
             log.info(
-                "memory had grown by %d MiB: looked for garbage for %.0f ms, %d MiB are free",
+                "memory had grown by %d MiB: collected garbage for %.0f ms, which freed %d MiB",
                 grown >> 20,
                 1000 * (self._now() - began),
                 max(0, resident - self._before) >> 20,

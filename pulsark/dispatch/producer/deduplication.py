@@ -318,7 +318,7 @@ class Deduplication:
                 )
             except PulsarkError as error:
                 log.warning(
-                    "%s: recovered entries cannot be read for deduplication: %s",
+                    "%s: deduplication cannot read recovered entries: %s",
                     self._topic.name,
                     error,
                 )
@@ -382,7 +382,7 @@ class Deduplication:
                 await self._look_into_batch(known)
             except Exception:  # a defect; the other names are looked after all the same
                 log.exception(
-                    "%s: the last batch of a producer cannot be looked into", self._topic.name
+                    "%s: deduplication cannot read a producer's last batch", self._topic.name
                 )
             await asyncio.sleep(0)
         self._looking = None
@@ -403,7 +403,7 @@ class Deduplication:
             last = NONE  # encrypted, damaged or too large
         except PulsarkError as error:
             log.info(
-                "%s: deduplication cannot read the sequence ids of a batch: %s",
+                "%s: deduplication cannot read a batch's sequence ids: %s",
                 self._topic.name,
                 error,
             )
@@ -434,7 +434,7 @@ class Deduplication:
         self._saved_at = self._clock.monotonic()
         if error is not None:
             log.warning(
-                "%s: the snapshot for deduplication failed, the next one is taken later: %s",
+                "%s: cannot store the snapshot of deduplication, trying again later: %s",
                 self._topic.name,
                 error,
             )

@@ -257,7 +257,7 @@ class TopicProducers:
         except Exception as error:
             # Whatever it was, the client waits for an answer; ``_grant`` gave the turn to the next.
             if not isinstance(error, PulsarkError):
-                log.exception("%s: producer %s is not admitted", self._topic.name, producer.name)
+                log.exception("%s: failed to admit producer %s", self._topic.name, producer.name)
                 error = internal_error()
             self.remove(producer)
             producer.decide(producer, error)

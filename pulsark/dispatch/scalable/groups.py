@@ -224,7 +224,7 @@ class Group:
         for segment in self.shares.pass_time(self._now(), is_subscribed):
             holder = holders[segment]
             log.info(
-                "%s: consumer %s did not give up a segment in time and is closed",
+                "%s: consumer %s did not give up a segment in time: closing it",
                 self.key.topic,
                 holder.name,
             )
@@ -258,7 +258,7 @@ class Group:
             else:
                 if member.told is not None and len(member.owed) == len(member.told[1]):
                     log.info(
-                        "%s: consumer %s uses none of its segments; others get them",
+                        "%s: consumer %s uses none of its segments: giving them to others",
                         self.key.topic,
                         member.name,
                     )
@@ -417,7 +417,7 @@ class Groups:
                     await self._subscribing.ensure_subscription(partition, group.key.subscription)
                 except (ClientError, CorruptMetadataError, CorruptEntryError) as error:
                     log.warning(
-                        "%s: the subscription %s cannot be created: %s",
+                        "%s: cannot create subscription %s: %s",
                         layout.partition(number),
                         group.key.subscription,
                         error,

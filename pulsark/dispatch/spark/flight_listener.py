@@ -195,7 +195,7 @@ class FlightListener:
         except OSError as error:
             # Without a free descriptor for example; or the listener was closed.
             if not self._closing.wait(_LOBBY_ROUND_SECONDS):
-                log.warning("flight: no client can be accepted: %s", error)
+                log.warning("flight: cannot accept clients: %s", error)
             return
         for gone in lobby.enter(client):
             selector.unregister(gone)

@@ -162,7 +162,7 @@ class Relay:
         try:
             self._requests.take(data)
         except RequestError as error:
-            log.info("flight: %s is cut: %s", self.host, error)
+            log.info("flight: closing the connection of %s: %s", self.host, error)
             raise
 
     def answered(self, data: memoryview) -> None:
@@ -314,7 +314,7 @@ class Relays:
     def _count_calls(self, relay: Relay) -> None:
         cut = self._calls.count(relay)
         if cut is not None:
-            log.info("flight: %s is cut: too many calls are under way", cut.host)
+            log.info("flight: closing the connection of %s: too many calls are under way", cut.host)
             cut.cut()
 
     def join(self, client: socket.socket, connect: Callable[[], socket.socket], host: str) -> None:
@@ -394,7 +394,7 @@ class Relays:
             rivals = [r for r in self._open if not of_host or r.host == host]
             leaving = whom_to_cut(rivals, host, self._now(), logins=self._logins)
             if leaving is None:
-                log.warning("flight: %s is refused, all %d connections are in use", host, taken)
+                log.warning("flight: refused %s: all %d connections are in use", host, taken)
                 return False
             del self._open[leaving]
             self._of_host[leaving.host] -= 1

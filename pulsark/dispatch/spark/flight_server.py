@@ -126,7 +126,7 @@ def _without_stack() -> Iterator[None]:
     except fl.FlightError:
         raise
     except Exception as error:
-        log.error("a call over Flight failed, which is a defect", exc_info=error)
+        log.error("flight: a call failed with an unexpected error", exc_info=error)
         raise fl.FlightInternalError("the broker failed; its log says why") from None
 
 

@@ -52,7 +52,7 @@ async def load_buckets(topic: str, buckets: DelayedBuckets) -> list[StoredBucket
         return await buckets.load()
     except (StorageError, MetadataError) as error:
         log.warning(
-            "%s: the index of delayed messages is lost, and built again from the topic: %s",
+            "%s: the index of delayed messages is lost, rebuilding it from the topic: %s",
             topic,
             error,
         )
@@ -189,7 +189,7 @@ class DelayedDelivery:
                 bucket.give(page)
         except (NoSuchLedgerError, NoSuchEntryError, CorruptEntryError) as error:
             log.warning(
-                "%s: bucket %d of delayed messages is lost, and built again: %s",
+                "%s: bucket %d of delayed messages is lost, rebuilding it: %s",
                 self._topic.name,
                 bucket.bucket_id,
                 error,
@@ -197,7 +197,7 @@ class DelayedDelivery:
             self._release(self.tracker.lost(bucket))
         except Exception as error:
             log.warning(
-                "%s: delayed messages are late, because their index cannot be read: %s",
+                "%s: delayed messages are late, because the bookies cannot read their index: %s",
                 self._topic.name,
                 error,
                 exc_info=trace_of(error),
@@ -221,7 +221,7 @@ class DelayedDelivery:
                 await self._buckets.remove(finished)
         except Exception as error:
             log.warning(
-                "%s: the index of delayed messages cannot be stored, it stays in memory: %s",
+                "%s: cannot store the index of delayed messages, keeping it in memory: %s",
                 self._topic.name,
                 error,
                 exc_info=trace_of(error),

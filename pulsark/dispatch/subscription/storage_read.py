@@ -82,7 +82,7 @@ class StorageRead:
         if complaint != self._complaint:
             self._complaint = complaint
             log.warning(
-                "%s cannot read from %s on; trying again every %g s: %s",
+                "%s cannot read entries from %s on, trying again every %g s: %s",
                 self._name,
                 position,
                 RETRY_SECONDS,

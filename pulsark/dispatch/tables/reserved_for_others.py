@@ -106,7 +106,7 @@ class ReservedForOthers:
     def _ended(self, token: str, task: asyncio.Task[None]) -> None:
         held = self._held.pop(token)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("%s: a reservation ended: %r", held.base, error, exc_info=trace_of(error))
+            log.error("%s: a reservation failed: %r", held.base, error, exc_info=trace_of(error))
 
 
 class _Held:
@@ -161,7 +161,7 @@ class _Held:
                 except PulsarkError as error:
                     answer.set_exception(error)
         except TimeoutError:
-            log.warning("%s: nothing is heard of a bulk publish: its table is asked", self.base)
+            log.warning("%s: no news of a bulk publish, asking its table", self.base)
         finally:
             await self._reservations.leave()
 

@@ -54,7 +54,7 @@ class TableFailures:
         except PulsarkError as error:
             if self._said.get(base) != str(error):
                 self._said[base] = str(error)
-                log.warning("%s is not sealed yet and stays in the journal: %s", base, error)
+                log.warning("%s: cannot seal now, its entries stay in the journal: %s", base, error)
         except Exception:
             log.exception("%s is not sealed", base)
         else:

@@ -198,7 +198,7 @@ class Sealing:
             try:
                 await self._tables.get_ready()
             except PulsarkError as error:
-                log.warning("sealed entries cannot be read yet, trying again: %s", error)
+                log.warning("cannot read sealed entries yet, trying again: %s", error)
         await self._release.tell_again()
         await self.rounds.run()
 

@@ -179,7 +179,7 @@ class _Run:
         except (StorageError, MetadataError) as error:
             self.failed(error)
         except Exception:
-            log.exception("%s: not all of its table is tidied", self._base)
+            log.exception("%s: tidying the table failed", self._base)
             self._failures += 1
 
     def failed(self, error: PulsarkError) -> None:

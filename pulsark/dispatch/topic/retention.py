@@ -38,7 +38,9 @@ class TopicRetention:
             await self.trim()
         except PulsarkError as error:
             if not self._topic.closed:
-                log.warning("%s cannot be trimmed yet: %s", self._topic.name, error)
+                log.warning(
+                    "%s: cannot trim ledgers yet, trying again later: %s", self._topic.name, error
+                )
         finally:
             self._task = None
 

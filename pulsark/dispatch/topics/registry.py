@@ -300,7 +300,7 @@ class Topics:
         """Unload topics whose ledger or cursors stopped for good; clients load them anew."""
         async for topic in in_turns(self.loaded()):
             if topic.is_lost:
-                log.warning("%s lost its ledger or its cursors: unloading it", topic.name)
+                log.warning("%s lost its ledger or its cursors: unloading the topic", topic.name)
                 await self.unload(topic.name)
 
     # -- the end ---

@@ -369,7 +369,7 @@ class TopicFeed:
                 await self._look_at(names, bases)
             except Exception as error:
                 log.warning(
-                    "the topics of %s cannot be listed: %s",
+                    "cannot list the topics of %s: %s",
                     self.namespace,
                     error,
                     exc_info=trace_of(error),

@@ -75,9 +75,9 @@ class InterruptedDeletions:
                 await asyncio.sleep(LOOKS_A_TURN / UNLOADED_LOOKS_PER_SECOND)
             try:
                 if await share.has(name) and await self._deletion.go_on_with(name):
-                    log.info("%s: its deletion, which had been interrupted, is complete", name)
+                    log.info("%s: completed an interrupted deletion", name)
             except PulsarkError as error:
-                log.warning("%s is not deleted yet: %s", name, error)
+                log.warning("%s: cannot complete its deletion yet, trying again: %s", name, error)
                 failed += 1
         if not failed:
             self._finished |= self._share.guards(bundles)

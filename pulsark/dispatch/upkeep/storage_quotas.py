@@ -112,7 +112,11 @@ class StorageQuotas:
         self.tenants = {t: Use(sums[t], most) for t, most in quotas.tenants.items()}
         over = over_quota(quotas, used)
         for name in sorted(over - self._over):
-            log.warning("%s is over its storage quota: its topics take no producers", name)
+            log.warning(
+                "%s is over its storage quota: its topics refuse producers until messages "
+                "are deleted",
+                name,
+            )
         self._over.clear()
         self._over.update(over)
         if over:

@@ -86,7 +86,7 @@ class UnloadedTopics:
                     await asyncio.sleep(1 / UNLOADED_VISITS_PER_SECOND)
             except Exception as error:
                 log.warning(
-                    "%s cannot be looked after now, trying again: %s",
+                    "cannot work on the unloaded topic %s now, trying again later: %s",
                     name,
                     error,
                     exc_info=trace_of(error),

@@ -111,7 +111,8 @@ class ValueColumn:
                 codec = codec_of(found.schema, found.form, self._schemas.kind)
             except Exception as e:  # noqa: BLE001 - logged; payloads are kept
                 log.warning(
-                    "values with version %s of a schema stay as they were sent: %r",
+                    "cannot decode values with schema version %s, keeping them as they were sent:"
+                    " %r",
                     version.hex(), e,
                 )  # fmt: skip
                 self._without.add(version)
@@ -158,7 +159,7 @@ def _tried(convert: Convert, kind: pa.DataType) -> Convert:
             return convert(codec, column)
         except Exception as e:  # noqa: BLE001 - logged; payloads are kept
             if len(column) <= 1:
-                log.warning("a value stays as it was sent: %r", e)
+                log.warning("cannot decode a value, keeping it as it was sent: %r", e)
                 return pa.nulls(len(column), kind)
         middle = len(column) // 2
         return pa.concat_arrays([tried(codec, column[:middle]), tried(codec, column[middle:])])

@@ -121,7 +121,7 @@ async def _open_all(
                     await found.begin()
                     await _note_instance(place, found, metadata)
             except PulsarkError as e:
-                log.error("%s is left out: %s", place, e)
+                log.error("%s is skipped: %s", place, e)
                 error = e
             else:
                 fleet[found.bookie_id] = found

@@ -238,6 +238,6 @@ class Checkpointer:
         try:
             await run_in_worker(worker, lambda: self._disk.write_atomic(self._path, draft.finish()))
         except OSError as e:
-            log.warning("checkpoint %s could not be written: %s", self._path, e)
+            log.warning("cannot write checkpoint %s: %s", self._path, e)
             return
         self._index.checkpoint_written(reached.segment_id)

@@ -100,7 +100,7 @@ class SegmentCollector:
             await run_in_worker(worker, lambda: self._disk.remove(path))
         except OSError as e:
             # The next start finds the record of the removal and tries again.
-            log.warning("journal segment %s could not be deleted: %s", path, e)
+            log.warning("cannot delete journal segment %s: %s", path, e)
             return
         await self._removed(segment_id)
 
@@ -140,11 +140,11 @@ class SegmentCollector:
             try:
                 read = await run_in_worker(worker, job)
             except OSError as e:
-                log.error("segment %s: %s", segment_name(extent.segment_id), e)
+                log.error("journal segment %s: %s", segment_name(extent.segment_id), e)
                 return False
             if not read.entries:
                 log.error(
-                    "entry %d:%d in %s is corrupt; the segment is kept",
+                    "entry %d:%d in %s is corrupt: keeping the segment",
                     state.ledger_id,
                     first,
                     segment_name(extent.segment_id),
@@ -169,6 +169,6 @@ async def collect_all(
             await collector.collect(segment, worker)
         except StorageError as e:
             log.warning(
-                "journal segment %s could not be compacted: %s", segment_name(segment.segment_id), e
+                "cannot compact journal segment %s: %s", segment_name(segment.segment_id), e
             )
             return

@@ -270,7 +270,7 @@ class CursorLogWriter:
 
     def _abandon(self, ledger: CursorLedger, error: StorageError) -> None:
         """The rollover failed, and the record names what it named before."""
-        log.warning("%s: no new ledger can be created for the cursor log: %s", self._bundle, error)
+        log.warning("%s: cannot create a ledger for the cursor log: %s", self._bundle, error)
         if self._successor is ledger:
             self._successor = None
             self._awaiting_outcome += ledger.take_groups()
@@ -301,7 +301,7 @@ class CursorLogWriter:
             self.stop(ledger.error)
             return
         log.warning(
-            "%s: a ledger of the cursor log failed, the next one takes its place: %s",
+            "%s: a ledger of the cursor log failed, replacing it: %s",
             self._bundle,
             ledger.error,
         )
@@ -320,7 +320,7 @@ class CursorLogWriter:
             try:
                 await self._manager.delete(ledger_id)
             except (StorageError, MetadataError) as error:
-                log.warning("%s: ledger %d was not deleted: %s", self._bundle, ledger_id, error)
+                log.warning("%s: cannot delete ledger %d: %s", self._bundle, ledger_id, error)
                 continue
             self._to_delete.discard(ledger_id)
 
@@ -361,4 +361,4 @@ class CursorLogWriter:
             await active.writer.close()
         except (StorageError, MetadataError) as error:
             # The next owner recovers it as after a crash.
-            log.warning("%s: the cursor ledger was not closed: %s", self._bundle, error)
+            log.warning("%s: cannot close the cursor ledger: %s", self._bundle, error)

@@ -128,14 +128,16 @@ class DelayedBuckets:
                 loaded.append(await self._load(bucket_id))
             except (NoSuchLedgerError, NoSuchEntryError, CorruptEntryError) as error:
                 log.warning(
-                    "%s: bucket %d of delayed messages is lost, and built again: %s",
+                    "%s: bucket %d of delayed messages is lost, rebuilding it: %s",
                     self.path,
                     bucket_id,
                     error,
                 )
                 broken.append(bucket_id)
             except StorageError as error:
-                log.warning("%s: bucket %d is not used: %s", self.path, bucket_id, error)
+                log.warning(
+                    "%s: ignoring bucket %d of delayed messages: %s", self.path, bucket_id, error
+                )
         await self.remove(broken)
         return loaded
 

@@ -44,7 +44,7 @@ async def _delete(ledger_id: int, manager: LedgerManager) -> bool:
     try:
         await manager.delete(ledger_id)
     except (StorageError, MetadataError) as e:
-        log.warning("ledger %d is not removed yet: %s", ledger_id, e)
+        log.warning("cannot remove ledger %d yet: %s", ledger_id, e)
         return False
     return True
 

@@ -63,9 +63,7 @@ class Folding:
             raise
         except (MetadataError, StorageError) as error:
             self._not_before = self._clock.monotonic() + RETRY_SECONDS
-            log.warning(
-                "%s: its list of ledgers cannot be folded yet: %s", self._stored.path, error
-            )
+            log.warning("%s: cannot fold its list of ledgers yet: %s", self._stored.path, error)
 
     async def _step(self) -> None:
         stored, record = self._stored, self._stored.now

@@ -228,7 +228,7 @@ class LastLedger:
         except LedgerFencedError:
             raise
         except (StorageError, MetadataError) as e:
-            log.warning("%s: no new ledger can be created yet: %s", self._stored.path, e)
+            log.warning("%s: cannot create a new ledger yet: %s", self._stored.path, e)
             self._roll_at = self._clock.monotonic() + ROLL_OVER_RETRY_SECONDS
             if self.life.state is State.ROLLING:
                 self.life.on(Event.NOT_ROLLED)

@@ -337,7 +337,7 @@ class ManagedLedger(LedgerView):
                     await self._last.finish(self.flush)
                 except (StorageError, MetadataError) as e:
                     log.warning(
-                        "%s: its open ledger could not be closed; the next owner recovers it: %s",
+                        "%s: cannot close its open ledger; the next owner recovers it: %s",
                         self.path,
                         e,
                     )

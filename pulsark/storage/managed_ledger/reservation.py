@@ -129,7 +129,9 @@ class Reservation:
             except LedgerFencedError:
                 return False
             except MetadataError as e:
-                log.warning("%s: its ledgers cannot be listed yet: %s", self._stored.path, e)
+                log.warning(
+                    "%s: cannot add reserved ledgers to its list yet: %s", self._stored.path, e
+                )
             else:
                 return True
         return False

@@ -92,7 +92,7 @@ class Trimming:
         try:
             await self._sweep()
         except PulsarkError as e:
-            log.warning("%s: leftover files cannot be deleted yet: %s", self._stored.path, e)
+            log.warning("%s: cannot delete leftover files yet: %s", self._stored.path, e)
         finally:
             self._sweeper = None
 

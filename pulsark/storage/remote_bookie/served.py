@@ -183,7 +183,9 @@ class ServedConnection(asyncio.Protocol):
             self._tell()
             self._write(FrameType.ERROR, number, (encode_error(e),))
         except Exception as e:  # a defect; whoever asked must not wait for the end of its time
-            log.exception("bookie %s: a request failed by a defect", self._bookie.bookie_id)
+            log.exception(
+                "bookie %s: a request failed with an unexpected error", self._bookie.bookie_id
+            )
             self._tell()
             error = StorageError(f"a defect of the bookie: {type(e).__name__}: {e}")
             self._write(FrameType.ERROR, number, (encode_error(error),))

@@ -242,7 +242,7 @@ class TableOwner:
                 await self._roll_forward()
             except (StorageError, MetadataError) as e:
                 log.warning(
-                    "table %s: an attach cannot be finished yet, trying again: %s",
+                    "table %s: cannot finish an attach yet, trying again: %s",
                     self.record.table_id,
                     e,
                 )
@@ -353,7 +353,7 @@ class TableOwner:
             found = await self._repairs(table_log.directory, self.record, files)
             if await self._logs.run(table_log, partial(_repaired, self.record, found)):
                 log.warning(
-                    "table %s: %s has %d files that it lacked, and %d less that it had too many",
+                    "table %s: repaired the log in %s: added %d missing files, removed %d others",
                     self.record.table_id, table_log.directory, found.adds, found.removes,
                 )  # fmt: skip
                 return

@@ -104,7 +104,7 @@ class BulkPublish:
             try:
                 await run_in_worker(self._worker, partial(self._link_on, root, names, adds))
             except (OSError, StorageError) as e:
-                log.warning("%s: left out of a bulk publish: %s", root, e)
+                log.warning("storage root %s is left out of a bulk publish: %s", root, e)
                 errors.append(e)
             else:
                 complete += 1
@@ -135,7 +135,7 @@ class BulkPublish:
             try:
                 await run_in_worker(self._worker, partial(action, root))
             except OSError as e:
-                log.warning("%s: files of a bulk publish cannot be deleted yet: %s", root, e)
+                log.warning("%s: cannot delete files of a bulk publish yet: %s", root, e)
 
     def _unlink(self, root: str) -> None:
         for where, file in self._linked:

@@ -113,5 +113,5 @@ class TablePublishing:
                 try:
                     await run_in_worker(self._thread(), partial(remove, name.partition, ledger_id))
                 except OSError as e:
-                    log.warning("%s: unneeded files cannot be deleted yet: %s", root, e)
+                    log.warning("%s: cannot delete unneeded files yet: %s", root, e)
         return found

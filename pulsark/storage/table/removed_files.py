@@ -25,4 +25,4 @@ async def remove_everywhere(
                 some = paths[start : start + at_once]
                 await run_in_worker(worker, partial(remove_files, disk, root, some))
         except OSError as e:
-            log.warning("%s: files that are not in the table cannot be deleted yet: %s", root, e)
+            log.warning("%s: cannot delete files that left the table yet: %s", root, e)

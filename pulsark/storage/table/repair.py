@@ -130,7 +130,7 @@ def _restore_log(disk: Disk, record: TableRecord, directory: str) -> None:
                 _copy_log(disk, theirs, mine, damaged)
                 return
         except (OSError, CorruptEntryError) as e:
-            log.warning("%s: its log cannot be copied: %s", peer, e)
+            log.warning("%s: cannot copy the table's log: %s", peer, e)
     raise StorageError(f"{directory}: no other root has the log")
 
 

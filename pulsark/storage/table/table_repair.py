@@ -281,7 +281,7 @@ class TableRepair:
             if is_absent(e):
                 return str(e)
             log.warning(
-                "%s: %d:%d cannot be read now: %s", self._name, wanted.ledger_id, entry_id, e
+                "%s: cannot read entry %d:%d now: %s", self._name, wanted.ledger_id, entry_id, e
             )
         return ""
 

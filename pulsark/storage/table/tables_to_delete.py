@@ -117,7 +117,9 @@ class TablesToDelete:
             try:
                 await run_in_worker(self._thread(), partial(self._remove, directory))
             except (OSError, StorageError) as e:
-                log.warning("%s of %s is deleted later: %s", directory, table.topic, e)
+                log.warning(
+                    "cannot delete %s of %s now, trying again later: %s", directory, table.topic, e
+                )
                 left.append(directory)
         path = doomed_table_path(table.table_id)
         if left:

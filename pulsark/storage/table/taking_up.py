@@ -64,7 +64,7 @@ async def take_up(
             "newest metadata store back; or go on without it: --give-up"
         )
     for reason in reasons:
-        log.error("%s: it is passed over, as it was asked for", reason)
+        log.error("%s: skipped, as requested", reason)
     if best is None:
         return 0, passed_over
     ledgers = _ledgers_of(best)

@@ -34,7 +34,7 @@ def ensure_file(disk: Disk, directory: str, peers: Iterable[str], file: DataFile
                 copy_file(disk, peer, directory, file)
                 return
         except (OSError, StorageError) as e:
-            log.warning("%s: %s cannot be copied: %s", peer, file.path, e)
+            log.warning("%s: cannot copy %s: %s", peer, file.path, e)
     raise StorageError(f"no root has {file.path} with {file.size} bytes")
 
 

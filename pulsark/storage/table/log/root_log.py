@@ -114,7 +114,7 @@ class RootLog:
 
     def _put(self, at: _Next, commit: bytes) -> None:
         if at.damaged:
-            log.warning("%s: commit %d is damaged, made again", self.directory, at.version)
+            log.warning("%s: commit %d was damaged and is rewritten", self.directory, at.version)
             self._log.replace(at.version, commit)
         else:
             self._log.write(at.version, commit)

@@ -128,4 +128,4 @@ class TableProcesses:
             try:
                 await run_in_worker(self._thread(), remove)
             except OSError as e:
-                log.warning("%s: staged files cannot be deleted yet: %s", root, e)
+                log.warning("%s: cannot delete staged files yet: %s", root, e)

@@ -161,7 +161,7 @@ class TableWorker:
                     make_base(self._disk, directory, version)
                 made.append(version)
             except (OSError, DeltaError, StorageError) as e:
-                log.warning("%s: its log cannot be folded yet: %s", directory, e)
+                log.warning("%s: cannot fold its log yet: %s", directory, e)
                 made.append(None)
         return {"versions": made}, []
 
@@ -173,7 +173,7 @@ class TableWorker:
             try:
                 done &= forget(self._disk, directory, request["first"], request["most"])
             except OSError as e:
-                log.warning("%s: old commits cannot be deleted yet: %s", directory, e)
+                log.warning("%s: cannot delete old commits yet: %s", directory, e)
         return {"done": done}, []
 
     def _repair(self, request: dict[str, Any]) -> Reply:
@@ -192,7 +192,7 @@ class TableWorker:
             try:
                 written.append(checkpoint_if_due(self._disk, directory))
             except (OSError, DeltaError) as e:
-                log.warning("%s: the checkpoint of its log cannot be written yet: %s", directory, e)
+                log.warning("%s: cannot write the checkpoint of its log yet: %s", directory, e)
                 written.append(None)
         return {"versions": written}, []
 

@@ -113,5 +113,5 @@ def test_an_event_that_cannot_be_costs_one_client_its_connection(caplog: Any) ->
     with caplog.at_level(logging.ERROR):
         run()
     (record,) = caplog.records
-    assert "a defect, please report it" in record.getMessage()
+    assert "unexpected error, please report it" in record.getMessage()
     assert isinstance(record.exc_info[1], UnknownTransitionError)

@@ -83,7 +83,7 @@ def test_a_failure_is_logged_once_and_the_owner_asked_to_try_again(
     with caplog.at_level(logging.WARNING):
         run(main)
     (said,) = caplog.records
-    assert said.getMessage().startswith("t: subscription s cannot read from 7:3 on")
+    assert said.getMessage().startswith("t: subscription s cannot read entries from 7:3 on")
     assert ("pulsark doctor" in said.getMessage()) == isinstance(error, CorruptEntryError)
 
 
