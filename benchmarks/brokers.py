@@ -153,8 +153,8 @@ class Earlier(Pulsark):
 
     name = "before"
 
-    def __init__(self, home: Path, commit: str) -> None:
-        super().__init__(home, CACHE / "before" / commit)
+    def __init__(self, home: Path, commit: str, **settings: object) -> None:
+        super().__init__(home, CACHE / "before" / commit, **settings)
         self._commit = commit
 
     def prepare(self) -> None:

@@ -3,8 +3,9 @@
 ``python -m benchmarks.compare`` (the first part of ``make bench``) starts both brokers over empty
 directories, warms both, and takes every measure in alternation; the median counts. ``--check``
 exits 1 when a ratio misses its threshold. ``--before COMMIT`` puts an earlier commit in Apache
-Pulsar's place: then nothing may be slower, or larger, by more than 3 %. ``--v5`` publishes with
-Pulsar 5's client, beside Apache Pulsar 5.0.0-M1.
+Pulsar's place: then nothing may be slower, or larger, by more than 3 %. ``--set KEY=VALUE`` is a
+setting of Pulsark, of both commits. ``--v5`` publishes with Pulsar 5's client, beside Apache Pulsar
+5.0.0-M1.
 """
 
 from __future__ import annotations
@@ -49,9 +50,11 @@ class Comparison:
         self._arguments = arguments
         self._home = home
         peer: Broker = (Pulsar5 if arguments.v5 else Pulsar)(home / "peer")
+        settings = dict(arguments.set)
         if arguments.before:
-            peer = Earlier(home / "peer", arguments.before)
-        sides: dict[str, Broker] = {"pulsark": Pulsark(home / "pulsark"), "pulsar": peer}
+            peer = Earlier(home / "peer", arguments.before, **settings)
+        own = Pulsark(home / "pulsark", **settings)
+        sides: dict[str, Broker] = {"pulsark": own, "pulsar": peer}
         self._peer_name = peer.name
         self._brokers = [b for name, b in sides.items() if arguments.side in ("both", name)]
         self._load = LoadClient(*((V5_SOURCE, V5_LOCK) if arguments.v5 else (SOURCE, LOCK)))
@@ -180,6 +183,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--v5", action="store_true", help="Pulsar 5: its client, beside its broker")
     parser.add_argument("--side", choices=("both", "pulsark", "pulsar"), default="both")
     parser.add_argument("--before", metavar="COMMIT", help="compare with this commit, not Pulsar")
+    parser.add_argument("--set", metavar="KEY=VALUE", type=_pair, action="append", default=[])
     parser.add_argument("--rounds", type=int, help="alternations that count (5; quick: 2)")
     parser.add_argument("--warm-up", type=int, help="alternations before them (3; quick: 1)")
     parser.add_argument("--data-dir", type=Path, help="where the brokers write (a temporary one)")
@@ -193,6 +197,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if parsed.warm_up is None:
         parsed.warm_up = 1 if parsed.quick else 3
     return parsed
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text}: write KEY=VALUE")
+    return key, value
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
