@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pulsark.errors import BadVersionError
 from pulsark.metadata import records
@@ -12,6 +12,8 @@ from pulsark.metadata.store import ABSENT, MetadataStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+Policies: TypeAlias = dict[str, dict[str, Any]]
+
 
 class IsolationRecords:
     """The isolation policies of each cluster, in one record, so that they change together."""
@@ -19,21 +21,32 @@ class IsolationRecords:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
-    async def get(self, cluster: str) -> dict[str, dict[str, Any]] | None:
+    async def get(self, cluster: str) -> Policies | None:
         """By name what was set; ``None`` if none ever was."""
         found = await records.read(self._store, isolation_policies_path(cluster))
         return None if found is None else found["policies"]
 
-    async def put(self, cluster: str, name: str, data: Mapping[str, Any]) -> None:
-        """Add a policy, or replace it."""
-        await self._change(cluster, lambda policies: {**policies, name: dict(data)})
+    async def put(
+        self,
+        cluster: str,
+        name: str,
+        data: Mapping[str, Any],
+        check: Callable[[Policies], object] = lambda _: None,
+    ) -> tuple[Policies, Policies]:
+        """Add a policy, or replace it; all before and after it. ``check`` may raise."""
 
-    async def delete(self, cluster: str, name: str) -> None:
-        """Remove a policy, if it is there."""
-        if name in (await self.get(cluster) or {}):
-            await self._change(
-                cluster, lambda policies: {key: policies[key] for key in policies if key != name}
-            )
+        def change(before: Policies) -> Policies:
+            after = {**before, name: dict(data)}
+            check(after)
+            return after
+
+        return await self._change(cluster, change)
+
+    async def delete(self, cluster: str, name: str) -> tuple[Policies, Policies]:
+        """Remove a policy, if it is there; all before and after it."""
+        return await self._change(
+            cluster, lambda before: {key: before[key] for key in before if key != name}
+        )
 
     async def delete_all(self, cluster: str) -> None:
         """The cluster is gone."""
@@ -43,15 +56,18 @@ class IsolationRecords:
             await self._store.delete(path, found.version)
 
     async def _change(
-        self, cluster: str, change: Callable[[dict[str, Any]], dict[str, Any]]
-    ) -> None:
+        self, cluster: str, change: Callable[[Policies], Policies]
+    ) -> tuple[Policies, Policies]:
         path = isolation_policies_path(cluster)
         while True:
             found = await self._store.get(path)
             before = {} if found is None else records.decode(found)["policies"]
-            record = records.encode({"policies": change(before)})
+            after = change(before)
+            if after == before:
+                return before, after
+            record = records.encode({"policies": after})
             try:
                 await self._store.put(path, record, ABSENT if found is None else found.version)
             except BadVersionError:
                 continue  # another writer was first
-            return
+            return before, after

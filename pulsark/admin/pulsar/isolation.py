@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
+from pulsark.admin.http.changes import tell
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, superuser
 from pulsark.admin.http.places import ANYWHERE
@@ -66,12 +67,11 @@ async def set_policy(cluster: str, policy: str, request: Request, broker: Broker
     """Add a policy, or replace it. Bundles that it takes away from their brokers are moved."""
     of, name = await _existing_cluster(broker, cluster), name_part("policy", policy)
     data = await json_object(request)
-    stored = await broker.resources.isolation.get(of) or {}
     try:
-        policies_of({**stored, name: data})
+        IsolationPolicy.of(name, data)
+        tell(*await broker.resources.isolation.put(of, name, _kept(data), policies_of))
     except ValueError as error:
         raise fail(400, f"The namespace isolation policy {name[:100]}: {error}") from error
-    await broker.resources.isolation.put(of, name, _kept(data))
     await _follow(broker, of)
     return done()
 
@@ -80,7 +80,7 @@ async def set_policy(cluster: str, policy: str, request: Request, broker: Broker
 async def delete_policy(cluster: str, policy: str, broker: BrokerOf) -> Response:
     """Remove a policy, if it is there."""
     of, name = await _existing_cluster(broker, cluster), name_part("policy", policy)
-    await broker.resources.isolation.delete(of, name)
+    tell(*await broker.resources.isolation.delete(of, name))
     await _follow(broker, of)
     return done()
 

@@ -152,6 +152,8 @@ def _texts(data: Mapping[str, Any], key: str) -> list[str]:
     found = [] if found is None else found
     if not isinstance(found, list) or not all(isinstance(each, str) and each for each in found):
         raise ValueError(f"{key} must be a list of regular expressions")
+    if len(found) > ISOLATION_PATTERNS_MAX:
+        raise ValueError(f"{key} has more than {ISOLATION_PATTERNS_MAX} patterns")
     return found
 
 

@@ -74,13 +74,14 @@ class IsolationMoves:
     async def _other(self, bundle: str, given: dict[str, str]) -> str | None:
         """Who is to have a bundle that is at the wrong broker."""
         policy = policy_for(namespace_of(bundle), self._isolation.policies)
-        if policy is None or not policy.moves:
+        own = self._registry.own
+        if policy is None or not policy.moves or own is None:
+            return None
+        if self._candidates.may_have(own.broker_id, bundle):
             return None
         try:
-            found = self._candidates.of(bundle)
+            found = self._candidates.of(bundle, persistent=own.serves(persistent=True))
         except PulsarkError:
-            return None
-        if self._registry.own_id in found:
             return None
         beside = await self._candidates.beside(bundle)
         return choose(bundle, found, given.values(), beside.held(given))

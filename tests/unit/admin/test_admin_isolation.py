@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pulsark.limits import ISOLATION_PATTERNS_MAX
 from pulsark.metadata.paths import isolation_policies_path
 from tests.support.admin_api import AdminApi
 from tests.support.bundle_nodes import turns
@@ -77,6 +78,13 @@ def test_what_is_no_policy_is_refused(api: AdminApi) -> None:
     none = "/admin/v2/clusters/none/namespaceIsolationPolicies"
     assert api.post(f"{none}/p", policy("a", "b")).status == 404
     assert api.get(POLICIES).status == 404
+
+
+def test_all_policies_together_are_bounded(api: AdminApi) -> None:
+    half = ISOLATION_PATTERNS_MAX // 2
+    large = {**policy("public/.*", "x"), "secondary": ["y"] * (half - 2)}
+    assert [api.post(f"{POLICIES}/{name}", large).status for name in "pqrp"] == [204, 204, 400, 204]
+    assert set(api.get(POLICIES).json) == {"p", "q"}
 
 
 def test_policies_go_with_their_cluster(api: AdminApi) -> None:
@@ -153,6 +161,21 @@ def test_any_broker_is_asked_for_topics_of_any_kind(asked: str) -> None:
         assert both.call(node, "PUT", admin).status == 204
         assert both.call(node, "PUT", f"{admin}2/partitions", 2).status == 204
         assert both.run(both.owner(f"{kind}://{namespace}/t")) is serving
+    both.close()
+
+
+@pytest.mark.feature("F50", "F79")
+def test_a_broker_of_one_kind_keeps_what_it_may_have() -> None:
+    both = TwoBrokers({"enablePersistentTopics": False})
+    both.give("non-persistent://pulsar/system/t", both.b)
+    held = both.b.broker.ownership.owned()
+    assert both.call(both.a, "POST", f"{POLICIES}/p", policy("pulsar/system", ".*")).status == 204
+    both.run(turns(500))
+    assert both.b.broker.ownership.owned() == held
+    only_a = policy("pulsar/system", both.a.peer.broker_id)
+    assert both.call(both.a, "POST", f"{POLICIES}/p", only_a).status == 204
+    both.run(turns(500))
+    assert both.a.broker.ownership.owned() == held
     both.close()
 
 

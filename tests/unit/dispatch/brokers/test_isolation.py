@@ -89,6 +89,7 @@ def test_the_first_policy_by_name_holds() -> None:
         ({"primary": ["("]}, r"the pattern \( cannot be evaluated: missing"),
         ({"primary": [r"(a)\1"]}, "cannot be evaluated"),
         ({"primary": ["a" * (ISOLATION_PATTERN_CHARS_MAX + 1)]}, "characters"),
+        ({"secondary": ["a"] * (ISOLATION_PATTERNS_MAX + 1)}, "more than"),
         ({"auto_failover_policy": None}, "min_available"),
         ({"auto_failover_policy": {"policy_type": "most"}}, "min_available"),
         ({"auto_failover_policy": {"policy_type": "min_available"}}, "min_limit"),
