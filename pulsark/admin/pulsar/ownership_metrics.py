@@ -11,19 +11,15 @@ from pulsark.dispatch.brokers.counts import Durations, Reason
 
 Labels = tuple[tuple[str, str], ...]
 
-_BY_INTENT: tuple[Reason, ...] = ("unload", "move")
-
 
 def ownership_samples(broker: Broker) -> Iterator[tuple[str, Labels, float]]:
-    """Samples of one broker. Pulsar's own names count what load balancing does."""
+    """Samples of one broker."""
     counts = broker.ownership.counts
     yield "pulsark_bundles_owned", (), len(broker.ownership.owned())
     yield "pulsark_bundle_claims_total", (), counts.claims
     yield "pulsark_bundle_claims_refused_total", (), counts.refused_claims
     for reason in get_args(Reason):
         yield "pulsark_bundle_releases_total", (("reason", reason),), counts.left[reason]
-    yield "pulsar_lb_unload_bundle_total", (), sum(counts.left[each] for each in _BY_INTENT)
-    yield "pulsar_lb_bundles_split_total", (), counts.left["split"]
     yield "pulsark_brokers", (), len(broker.registry.live)
     yield "pulsark_broker_leads", (), int(broker.leader.is_here)
     own = broker.registry.own

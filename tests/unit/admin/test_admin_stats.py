@@ -435,6 +435,8 @@ def test_metrics(busy: AdminApi) -> None:
     assert not any("consumer_name" in line for line in lines)
     types = [line for line in lines if line.startswith("# TYPE")]
     assert len(types) == len(set(types))
+    series = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
+    assert len(series) == len(set(series))
     assert busy.get("/metrics").status == 200
 
 
