@@ -80,6 +80,7 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
     app.state.queries = QueryClaims(broker.clock)
     audit = broker.audit
     app.state.works = Works()
+    app.state.parts_of_works = Works()  # of other brokers, which note what comes of the whole
     if audit is not None:
         app.state.works = Works(lambda ident, status: audit.broker("work", f"{ident}: {status}"))
     errors.install(app)

@@ -3,6 +3,9 @@
 Pulsark's own. ``POST .../table/retention`` answers ``{"ledgers", "rows", "deletedFiles",
 "keptFiles"}``; with ``dryRun=true`` nothing is done, and the numbers are what would go.
 
+Compacting and trimming is done to each partition by its owner, whichever broker is asked
+(``work_in_partitions``); the rest needs all partitions at one broker.
+
 What may take long is *work*: ``PUT .../table/work/{id}`` begins it under an id that the caller
 chose; sent again it changes nothing. It and ``GET`` answer ``{"status": RUNNING, SUCCESS or ERROR,
 "result", "error"}``. The body is one of
@@ -30,10 +33,11 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
+from pulsark.admin.http.broker_calls import check_is_broker
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, superuser
 from pulsark.admin.http.paths import TOPICS
-from pulsark.admin.http.places import OWNER_OF_BASE
+from pulsark.admin.http.places import HERE, OWNER_OF_BASE
 from pulsark.admin.http.requests import (
     BrokerOf,
     TopicOf,
@@ -46,6 +50,7 @@ from pulsark.admin.http.requests import (
 from pulsark.admin.pulsar.partitioned import leaves
 from pulsark.admin.spark.background_work import Works
 from pulsark.admin.spark.one_owner import all_here, check_here
+from pulsark.admin.spark.work_in_partitions import in_all_partitions, loaded
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.storage.managed_ledger.erasure import erased_ids
@@ -59,12 +64,36 @@ router = Guarded(at=OWNER_OF_BASE, prefix=TOPICS, tags=["pulsark"])
 async def retention(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """Let go now what retention lets go: ledgers, their rows, and files that left long ago."""
     dry_run = flag(request, "dryRun")
-    async with all_here(broker, topic, "Retention of a table"):
-        done = await broker.table_retention.apply(
-            await _partitions(broker, topic),
-            dry_run=dry_run,
-        )
-    return value(_shown(done))
+    trimmed: set[int] = set()
+    names = await leaves(broker, topic)
+    for part in await in_all_partitions(
+        broker,
+        names,
+        f"retention-{broker.runtime.rng.getrandbits(64):016x}",
+        {"do": "trim", "dryRun": dry_run},
+        partial(_trim, broker, dry_run),
+    ):
+        trimmed.update(part)
+    return value(_shown(await broker.table_retention.apply(topic.base, trimmed, dry_run=dry_run)))
+
+
+async def _trim(broker: Broker, dry_run: bool, topics: list[Topic]) -> list[int]:
+    return sorted(await broker.table_retention.trim(topics, dry_run=dry_run))
+
+
+@router.post("/{topic}/table/part/{ident}", needs=superuser, at=HERE)
+async def part(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
+    """Another broker's work in partitions of this one: begin it, or say how it goes."""
+    check_is_broker(request)
+    asked = await json_object(request)
+    names = [TopicName.parse(name) for name in asked["partitions"]]
+    do = partial(_trim, broker, asked["dryRun"]) if asked["do"] == "trim" else _compacted
+
+    async def work() -> Any:
+        return await do([await loaded(broker, name) for name in names])
+
+    works: Works = request.app.state.parts_of_works
+    return value(works.begin(f"{topic}/{request.path_params['ident']}", work).shown())
 
 
 @router.put("/{topic}/table/work/{ident}", needs=superuser)
@@ -78,13 +107,15 @@ async def begin_work(topic: TopicOf, request: Request, broker: BrokerOf) -> Resp
         repair = Repair()
         do_repair = await _repair(wanted, topic, broker, repair)
         return value(works.begin(ident, do_repair, repair.to_json).shown())
+    if what == "compact":
+        compact = partial(_compact, broker, await leaves(broker, topic), ident)
+        return value(works.begin(ident, compact).shown())
     makers: dict[str, Callable[[dict[str, Any]], Do]] = {
-        "compact": lambda _: _compact,
         "erase": _erase,
         "finishErasure": _finish,
     }
     if what not in makers:
-        raise fail(400, f"do is one of {', '.join(makers)}, repair")
+        raise fail(400, f"do is one of compact, {', '.join(makers)}, repair")
     do = makers[what](wanted)
     await check_here(broker, topic, what)
 
@@ -155,9 +186,13 @@ async def _finished(hours: float | None, broker: Broker, topics: list[Topic]) ->
     return _shown(await broker.erasure.finish(topics, hours))
 
 
-async def _compact(_: Broker, topics: list[Topic]) -> dict[str, Any]:
-    removed = [await topic.compactor.run() for topic in topics]
-    return {"partitions": len(topics), "removed": sum(removed)}
+async def _compact(broker: Broker, names: list[TopicName], ident: str) -> dict[str, Any]:
+    removed = await in_all_partitions(broker, names, ident, {"do": "compact"}, _compacted)
+    return {"partitions": len(names), "removed": sum(removed)}
+
+
+async def _compacted(topics: list[Topic]) -> int:
+    return sum([await topic.compactor.run() for topic in topics])
 
 
 def _ids(given: Any) -> list[tuple[int, int, int]]:
@@ -187,6 +222,4 @@ def _camel(name: str) -> str:
 
 
 async def _partitions(broker: Broker, topic: TopicName) -> list[Topic]:
-    return [
-        await broker.topics.load(leaf, create=leaf != topic) for leaf in await leaves(broker, topic)
-    ]
+    return [await loaded(broker, name) for name in await leaves(broker, topic)]

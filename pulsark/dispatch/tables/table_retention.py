@@ -9,10 +9,13 @@ from pulsark.dispatch.loop.turns import in_turns
 from pulsark.limits import LEDGERS_PER_TURN_MAX
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     from pulsark.config.settings import Settings
     from pulsark.dispatch.tables.sealing import Sealing
     from pulsark.dispatch.topic.topic import Topic
     from pulsark.runtime import SureClock
+    from pulsark.wire.topic_name import TopicName
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +37,8 @@ class TableRetention:
         self._sure_clock = sure_clock
         self._sealing = sealing
 
-    async def apply(self, topics: list[Topic], *, dry_run: bool) -> RetentionReport:
-        """Trim the partitions of one topic, take the rows out of their table, delete old files.
-
-        Done again it does what is left. ``StorageError`` or ``MetadataError``: not all of it yet.
-        """
-        ledgers = 0
+    async def trim(self, topics: Iterable[Topic], *, dry_run: bool) -> set[int]:
+        """Trim partitions of this broker; returns the ledgers that went, or would go."""
         trimmed: set[int] = set()
         for topic in topics:
             point = await topic.retention.point()
@@ -47,30 +46,37 @@ class TableRetention:
             async for info in in_turns(topic.ledger.each_ledger(), LEDGERS_PER_TURN_MAX):
                 if info.ledger_id > through:
                     break
-                ledgers += 1
                 trimmed.add(info.ledger_id)
             if not dry_run:
                 await topic.retention.trim()
-        async with self._sealing.topic_tables.exclusively(topics[0].name.base):
-            return await self._apply_to_table(topics[0], ledgers, trimmed, dry_run)
+        return trimmed
+
+    async def apply(
+        self, base: TopicName, trimmed: Collection[int], *, dry_run: bool
+    ) -> RetentionReport:
+        """Take out of a topic's table what its partitions have trimmed; delete old files.
+
+        ``trimmed`` is what ``trim`` said of all partitions. Done again it does what is left.
+        ``StorageError`` or ``MetadataError``: not all of it yet.
+        """
+        async with self._sealing.topic_tables.exclusively(base):
+            return await self._apply_to_table(base, trimmed, dry_run)
 
     async def _apply_to_table(
-        self,
-        topic: Topic,
-        ledgers: int,
-        trimmed: set[int],
-        dry_run: bool,
+        self, base: TopicName, trimmed: Collection[int], dry_run: bool
     ) -> RetentionReport:
-        base = topic.name.base
         tables = self._sealing.tables
-        table_id = await self._sealing.topic_tables.id_for(topic)
+        table_id = await self._sealing.topic_tables.id_of(base)
+        if table_id is None:
+            return RetentionReport(len(trimmed))
         hours = self._settings.tableVacuumRetentionHours
         rows = deleted = kept = 0
         listed = self._sealing.listed_ledgers(base)
         async for sealed in tables.each_ledger(base):
             infos = await listed.of(sealed.partition)
             gone = infos is not None and infos(sealed.ledger_id) is None
-            gone = gone or sealed.ledger_id in trimmed
+            # Who says so may have lost the partition, and not know it: only the list is certain.
+            gone = gone or (dry_run and sealed.ledger_id in trimmed)
             leaving = sealed.files if gone else ()
             rows += sum(file.rows for file in leaving)
             if leaving and not dry_run:
@@ -84,4 +90,4 @@ class TableRetention:
                 old = await table.vacuum(sealed.ledger_id, before_ms)
             deleted += old
             kept += len(sealed.left) + len(leaving) - old
-        return RetentionReport(ledgers, rows, deleted, kept)
+        return RetentionReport(len(trimmed), rows, deleted, kept)

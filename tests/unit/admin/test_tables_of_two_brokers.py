@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from pulsark.wire.topic_name import TopicName
 from tests.support.admin_api import NAMESPACE
 from tests.support.staged import stage
 from tests.support.tables import attached_files, entry
-from tests.support.two_brokers import TwoBrokers
+from tests.support.two_brokers import Node, TwoBrokers
 
 BASE = "persistent://public/default/p"
 TOPIC = f"{NAMESPACE}/p"
@@ -96,6 +97,7 @@ def test_a_plan_says_which_broker_has_each_partition(both: TwoBrokers) -> None:
     [
         ("attach", {"tableId": "x", "files": [], "claims": {}}),
         ("table/reserved", {"tableId": "x", "ledgers": [1]}),
+        ("table/part/w", {"do": "compact", "partitions": []}),
         ("bulkPublish/reserved", {"do": "decide", "token": "x", "exist": False}),
     ],
 )
@@ -109,10 +111,8 @@ def test_what_brokers_ask_each_other_is_no_clients(
 
 
 ALL_AT_ONE = {
-    "retention": ("POST", "table/retention", None),
     "erase": ("PUT", "table/work/w", {"do": "erase", "ids": [[1, [[0, None]]]]}),
     "finish": ("PUT", "table/work/w", {"do": "finishErasure"}),
-    "compact": ("PUT", "table/work/w", {"do": "compact"}),
     "repair": ("PUT", "table/work/w", {"do": "repair"}),
     "job": ("POST", "attach", {"tableId": "x", "files": []}),
 }
@@ -140,7 +140,8 @@ def test_it_is_done_where_one_broker_has_all(both: TwoBrokers) -> None:
         both.give(part, both.a)
     published(both, parts)
     assert both.call(both.b, "POST", f"{TOPIC}/seal").status == 204
-    assert both.call(both.b, "POST", f"{TOPIC}/table/retention").status == 200
+    repair = {"do": "repair"}
+    assert both.call(both.b, "PUT", f"{TOPIC}/table/work/w", repair).json["status"] == "RUNNING"
     assert both.call(both.b, "GET", f"{TOPIC}/bulkPublish").json["partitions"] == 3
 
 
@@ -175,6 +176,60 @@ def test_a_bulk_publish_is_refused_for_the_reason_of_the_partitions_owner(both: 
         answer = both.call(node, "GET", f"{TOPIC}/bulkPublish")
         assert answer.status == 405
         assert f"p-partition-{PARTITIONS - 1} is terminated" in answer.reason
+
+
+def worked(both: TwoBrokers, node: Node, body: dict[str, Any]) -> dict[str, Any]:
+    """What came of a work that is begun at a broker, and asked for at both."""
+    path = f"{TOPIC}/table/work/w"
+    assert both.call(node, "PUT", path, body).status == 200
+    for _ in range(200):
+        found = [both.call(each, "GET", path).json for each in both.nodes]
+        if all(each["status"] != "RUNNING" for each in found):
+            assert found[0] == found[1]
+            return found[0]
+        both.run(asyncio.sleep(0.05))
+    raise AssertionError(found)
+
+
+def test_a_job_compacts_the_partitions_of_both(both: TwoBrokers) -> None:
+    parts = both.partitioned(BASE, PARTITIONS)
+    published(both, parts)
+    found = worked(both, both.b, {"do": "compact"})
+    assert found["result"] == {"partitions": PARTITIONS, "removed": 0}
+    for part in parts:
+        owner = both.run(both.owner(part))
+        assert owner is not None
+        assert both.topic(part, owner).ledger.record.compacted is not None
+
+
+def test_a_job_says_which_broker_could_not_compact(both: TwoBrokers) -> None:
+    both.partitioned(BASE, PARTITIONS)
+
+    async def fail(_topics: Any) -> None:
+        raise StorageError("no disk")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pulsark.admin.spark.tables._compacted", fail)
+        found = worked(both, both.a, {"do": "compact"})
+    assert (found["status"], "no disk" in found["error"]) == ("ERROR", True)
+
+
+def test_retention_is_applied_to_the_partitions_of_both(both: TwoBrokers) -> None:
+    published(both, both.partitioned(BASE, PARTITIONS))
+    for node in both.nodes:
+        assert both.call(node, "POST", f"{TOPIC}/seal").status == 204
+    policy = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    for name in ("retention", "tableRetention"):
+        path = f"/admin/v2/namespaces/public/default/{name}"
+        assert both.call(both.a, "POST", path, policy).status == 204
+    assert both.call(both.a, "PUT", f"{TOPIC}/unload").status == 204  # no ledger is open then
+    for node in both.nodes:
+        would = both.call(node, "POST", f"{TOPIC}/table/retention?dryRun=true").json
+        assert (would["ledgers"], would["rows"]) == (PARTITIONS, 5 * PARTITIONS)
+    assert both.call(both.b, "POST", f"{TOPIC}/table/retention").json == would
+    assert entries_in_table(both) == {}
+    again = both.call(both.a, "POST", f"{TOPIC}/table/retention").json
+    assert (again["ledgers"], again["rows"]) == (0, 0)
 
 
 def test_jobs_seal_nothing_beside_several_brokers(both: TwoBrokers) -> None:

@@ -37,6 +37,12 @@ def kept(minutes: int, megabytes: int) -> dict[str, int]:
     return {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
 
 
+async def at_once(broker: BrokerInMemory, topic: Topic, *, dry_run: bool) -> RetentionReport:
+    retention = broker.broker.table_retention
+    trimmed = await retention.trim([topic], dry_run=dry_run)
+    return await retention.apply(topic.name, trimmed, dry_run=dry_run)
+
+
 async def topic_with(broker: BrokerInMemory, count: int = 25, **policies: Any) -> Topic:
     if await broker.broker.resources.namespaces.get(NAMESPACE) is None:
         await broker.broker.resources.namespaces.create(NAMESPACE, policies=policies)
@@ -123,17 +129,17 @@ async def test_what_was_sealed_once_stays_though_sealing_is_off_now(
 async def test_applied_at_once(broker: BrokerInMemory) -> None:
     topic = await topic_with(broker, **{TABLE_RETENTION: kept(-1, -1)})
     await asyncio.sleep(2 * CHECK_SECONDS)
-    assert await broker.broker.table_retention.apply([topic], dry_run=False) == RetentionReport()
+    assert await at_once(broker, topic, dry_run=False) == RetentionReport()
     await set_policies(broker, **{TABLE_RETENTION: kept(0, 0)})
     would = RetentionReport(ledgers=2, rows=20, kept_files=2)
-    assert await broker.broker.table_retention.apply([topic], dry_run=True) == would
+    assert await at_once(broker, topic, dry_run=True) == would
     assert (sealed_rows(broker), files(broker)) == (20, 2)
-    assert await broker.broker.table_retention.apply([topic], dry_run=False) == would
+    assert await at_once(broker, topic, dry_run=False) == would
     assert (sealed_rows(broker), files(broker)) == (0, 2)
     again = RetentionReport(kept_files=2)
-    assert await broker.broker.table_retention.apply([topic], dry_run=False) == again
+    assert await at_once(broker, topic, dry_run=False) == again
     await asyncio.sleep(3600)
-    gone = await broker.broker.table_retention.apply([topic], dry_run=False)
+    gone = await at_once(broker, topic, dry_run=False)
     assert gone in (RetentionReport(deleted_files=2), RetentionReport())
     assert files(broker) == 0
 

@@ -90,7 +90,9 @@ async def test_rows_of_many_files_leave_the_table_by_retention_from_the_end(
 
     table._attach = noted
     await topic.ledger.trim(Position(second.ledger_id, 0))
-    report = await broker.broker.table_retention.apply([topic], dry_run=False)
+    retention = broker.broker.table_retention
+    trimmed = await retention.trim([topic], dry_run=False)
+    report = await retention.apply(topic.name, trimmed, dry_run=False)
     assert report.rows > 0
     assert left == [18, 13, 8, 3, 0]
 
