@@ -1,4 +1,4 @@
-"""Which live brokers may have a bundle: what placement and moves choose from."""
+"""Which live brokers may have a bundle. Placement and moves choose among these."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Candidates:
-    """By what the registry says of brokers, and the policies that keep namespaces apart."""
+    """Applies the registry's announcements, isolation policies and anti-affinity groups."""
 
     def __init__(
         self, registry: BrokerRegistry, isolation: IsolationSource, groups: AntiAffinityGroups
@@ -29,7 +29,7 @@ class Candidates:
     def of(self, bundle: str, *, persistent: bool = True) -> Mapping[str, LoadReport]:
         """The brokers that may get a bundle for a topic of that kind, with their load.
 
-        Raises ``ClientError(ServiceNotReady)`` that says why there is none.
+        If there is none, ``ClientError(ServiceNotReady)`` says why.
         """
         serving = {
             each: broker.load
@@ -42,17 +42,17 @@ class Candidates:
         return self._permitted(bundle, serving)
 
     async def beside(self, bundle: str) -> GroupBundles:
-        """What should not be at the same broker as a bundle, as far as there is a choice."""
+        """The bundles of the same anti-affinity group, by broker."""
         return await self._groups.beside(_namespace_of(bundle))
 
     def check_alone(self, bundle: str) -> None:
-        """The same if this broker is the only one: raises unless it may have the bundle."""
+        """The same for a broker that is alone: raises unless it may have the bundle."""
         own = self._registry.own
         if own is not None and self._isolation.policies:
             self._permitted(bundle, {own.broker_id: own.load})
 
     def may_have(self, broker_id: str, bundle: str) -> bool:
-        """Whether isolation policies let a live broker have a bundle, given who else is there."""
+        """Whether isolation policies let a live broker have a bundle, given the other brokers."""
         policies = self._isolation.policies
         if not policies:
             return True

@@ -1,8 +1,8 @@
 """Namespaces that only some brokers may have: Pulsar's isolation policies. Pure.
 
 A policy names namespaces and brokers by regular expressions. Its namespaces go to its primary
-brokers, and to the secondary ones as well while too few primary ones are available. What is a
-primary broker of some policy has namespaces of policies only.
+brokers, and to the secondary ones as well while too few primary ones are available. A primary
+broker of any policy gets only namespaces of policies.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from pulsark.dispatch.brokers.load import LoadReport
 
 MIN_AVAILABLE = "min_available"
-"""The one type of failover that there is, as in Pulsar."""
+"""The only type of failover, as in Pulsar."""
 
 LISTS = ("namespaces", "primary", "secondary")
-"""Where a policy has regular expressions."""
+"""The fields of a policy that have regular expressions."""
 
 UNLOAD_SCOPES = ("all_matching", "none", "changed")
 
 
 @dataclass(frozen=True, slots=True)
 class Patterns:
-    """Some regular expressions; each has to match all of a text."""
+    """Regular expressions, each of which must match a whole text."""
 
     texts: tuple[str, ...]
     _matchers: tuple[Callable[[bytes], Any], ...]
@@ -54,15 +54,15 @@ class IsolationPolicy:
     primary: Patterns
     secondary: Patterns
     min_limit: int
-    """With fewer available primary brokers the secondary ones are taken, too."""
+    """With fewer available primary brokers, the secondary ones are used, too."""
     usage_threshold: int
     """A primary broker that is at least this busy, in percent, does not count as available."""
     moves: bool = True
-    """Whether bundles that are elsewhere are moved when the policy is set."""
+    """Whether bundles at other brokers are moved when the policy is set."""
 
     @classmethod
     def of(cls, name: str, data: Mapping[str, Any]) -> IsolationPolicy:
-        """From the JSON of Pulsar's admin API. Raises ``ValueError`` that says what is wrong."""
+        """Parse the JSON of Pulsar's admin API. ``ValueError`` names the field and the fault."""
         lists = {key: _texts(data, key) for key in LISTS}
         for key in ("namespaces", "primary"):
             if not lists[key]:
@@ -90,7 +90,7 @@ class IsolationPolicy:
         return self.primary.match(*_names_of(broker_id))
 
     def has_secondary(self, broker_id: str) -> bool:
-        """Whether it is a secondary one, and no primary one."""
+        """Whether a broker is a secondary one and not a primary one."""
         names = _names_of(broker_id)
         return not self.primary.match(*names) and self.secondary.match(*names)
 
@@ -105,7 +105,7 @@ class IsolationPolicy:
 
 
 def policies_of(stored: Mapping[str, Mapping[str, Any]]) -> tuple[IsolationPolicy, ...]:
-    """All of a cluster, in the order of their names. Raises ``ValueError``."""
+    """Parse the policies of a cluster, ordered by name. Raises ``ValueError``."""
     patterns = sum(len(_texts(each, key)) for each in stored.values() for key in LISTS)
     if patterns > ISOLATION_PATTERNS_MAX:
         raise ValueError(
@@ -115,14 +115,14 @@ def policies_of(stored: Mapping[str, Mapping[str, Any]]) -> tuple[IsolationPolic
 
 
 def policy_for(namespace: str, policies: Iterable[IsolationPolicy]) -> IsolationPolicy | None:
-    """The one that says which brokers a namespace goes to: the first by name, if several do."""
+    """The policy that applies to a namespace: the first by name, if several match."""
     return next((each for each in policies if each.namespaces.match(namespace)), None)
 
 
 def permitted(
     namespace: str, brokers: Mapping[str, LoadReport], policies: Sequence[IsolationPolicy]
 ) -> tuple[set[str], str]:
-    """The brokers that may have bundles of a namespace; and why there are not more, in words."""
+    """The brokers that may have bundles of a namespace, and the reason in words."""
     if not policies:
         return set(brokers), ""
     policy = policy_for(namespace, policies)
@@ -158,7 +158,7 @@ def _texts(data: Mapping[str, Any], key: str) -> list[str]:
 
 
 def _number(parameters: Mapping[str, Any], key: str, most: int) -> int:
-    """Pulsar's tools send numbers as texts."""
+    """A whole number, which Pulsar's tools send as text."""
     found = parameters.get(key)
     if isinstance(found, bool) or not isinstance(found, (str, int)):
         raise ValueError(f"the parameters of auto_failover_policy must have {key}")

@@ -1,4 +1,4 @@
-"""The isolation policies of this cluster, as the metadata store has them now."""
+"""The current isolation policies of this cluster, read from the metadata store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class IsolationSource:
-    """Follows them. What cannot be read stays as it was known."""
+    """Follows the policies. While they cannot be read, the last known ones stay in force."""
 
     def __init__(self, metadata: MetadataStore, records: IsolationRecords, cluster: str) -> None:
         self._metadata = metadata
@@ -32,12 +32,12 @@ class IsolationSource:
         self._reading: asyncio.Task[None] | None = None
         self._end_watch: Callable[[], None] = lambda: None
         self.policies: tuple[IsolationPolicy, ...] = ()
-        """In the order of their names."""
+        """Ordered by name."""
         self.changed: Callable[[], None] = lambda: None
-        """Called when they have changed."""
+        """Called after a change."""
 
     async def start(self) -> None:
-        """Know them from now on."""
+        """Read the policies, and watch them from now on."""
         path = isolation_policies_path(self._cluster)
         self._end_watch = self._metadata.watch(path, self._heard, self._missed)
         try:
@@ -46,17 +46,17 @@ class IsolationSource:
             log.warning("cannot read the isolation policies: %s", error)
 
     def close(self) -> None:
-        """Follow no longer."""
+        """Stop watching."""
         self._end_watch()
         if self._reading is not None:
             self._reading.cancel()
 
     async def refresh(self) -> None:
-        """Read them."""
+        """Read the policies."""
         while True:
             seen = self._changes
             stored = await self._records.get(self._cluster)
-            if seen == self._changes:  # else another one may have read what is newer
+            if seen == self._changes:  # otherwise another read may have newer policies
                 break
         try:
             self.policies = policies_of(stored or {})

@@ -1,7 +1,7 @@
-"""Which broker should take a bundle that nobody has. Pure.
+"""Which broker should take an unowned bundle. Pure.
 
-Any broker chooses, each by what it knows of the others. So choices need not agree, and the claim
-decides; but they mostly do, because all know the same reports, and ties are decided by a hash.
+Each broker chooses by its own view of the others, so choices may differ; the claim decides. Mostly
+they agree, because all brokers have the same reports, and a hash breaks ties.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.brokers.load import LoadReport
 
 ABOUT_AS_BUSY = 0.15
-"""Brokers whose utilisation differs by less are taken to be equally busy."""
+"""Brokers whose utilisation differs by less count as equally busy."""
 
 
 def choose(
@@ -26,10 +26,10 @@ def choose(
 ) -> str | None:
     """The broker for a bundle: of those that are not clearly busier, the one with fewest bundles.
 
-    ``chosen`` are brokers that were given a bundle since they reported, once for each: else all
-    that are asked for at once went to one broker. ``beside`` says how many bundles of the same
-    anti-affinity group brokers have: only those with the fewest are taken. ``None`` if there is no
-    broker at all.
+    ``chosen`` are brokers that got a bundle since their last report, once per bundle; otherwise all
+    bundles of one moment would go to one broker. ``beside``: how many bundles of the same
+    anti-affinity group each broker has; only brokers with the fewest are considered. ``None`` if
+    there is no broker.
     """
     if not brokers:
         return None

@@ -1,8 +1,7 @@
-"""Which brokers are there. Each has an ephemeral value, and follows those of the others.
+"""The live brokers. Each announces itself by an ephemeral value, and watches those of the others.
 
-What is known of others may be a little old: a broker that has just died is live here until its
-session is over and that was heard. So nothing is decided by it alone; it says whom to ask, and
-where to send clients.
+This list may be out of date: a broker that has just died is listed until its session expires. So it
+only says which broker to ask, and where to send clients; it decides nothing by itself.
 """
 
 from __future__ import annotations
@@ -44,27 +43,27 @@ _URLS = (
 
 @dataclass(frozen=True, slots=True)
 class LiveBroker:
-    """What a broker says of itself."""
+    """The announcement of a broker."""
 
     broker_id: str
-    """``host:port`` of its admin API, as in Pulsar; the next process there has the same."""
+    """``host:port`` of its admin API, as in Pulsar. A successor process has the same id."""
     instance: str
     """The id of the process."""
     urls: ServiceUrls
     started_ms: int = 0
     program: str = ""
-    """The version of the program."""
+    """The version of Pulsark."""
     persistent: bool = True
     """Whether it serves persistent topics."""
     non_persistent: bool = True
     load: LoadReport = field(default_factory=LoadReport)
 
     def serves(self, *, persistent: bool) -> bool:
-        """Whether topics of a kind may be given to it."""
+        """Whether it serves topics of a kind."""
         return self.persistent if persistent else self.non_persistent
 
     def encode(self) -> bytes:
-        """As it is in the metadata store."""
+        """The form in the metadata store."""
         found: dict[str, Any] = {
             "version": 1,
             "brokerId": self.broker_id,
@@ -80,7 +79,7 @@ class LiveBroker:
 
     @classmethod
     def decode(cls, value: bytes) -> LiveBroker:
-        """The inverse."""
+        """The inverse of ``encode``."""
         found = json.loads(value)
         return cls(
             found["brokerId"],
@@ -103,18 +102,18 @@ class BrokerRegistry:
         self._version = ABSENT
         self._live: dict[str, LiveBroker] = {}
         self._stale: set[str] = set()
-        """Ids of brokers that have to be read again; "" for all. One task reads, in order."""
+        """Ids of brokers to read again; "" for all. One task reads, in order."""
         self._reading: asyncio.Task[None] | None = None
         self._end_watch: Callable[[], None] = lambda: None
         self.had_company = False
-        """Whether another broker was ever seen."""
+        """Whether this broker has ever seen another one."""
 
     # -- this broker ---
 
     async def announce(self, own: LiveBroker) -> None:
-        """This broker is there from now on. Follows the others, and knows those there are.
+        """Announce this broker, and follow the others.
 
-        What a former process of this broker left is in nobody's way: its session is about to end.
+        It replaces the announcement of an earlier process, whose session is about to end.
         """
         path = broker_path(own.broker_id)
         for _ in range(ATTEMPTS):
@@ -128,12 +127,12 @@ class BrokerRegistry:
                 )
                 break
         else:
-            raise MetadataError(f"another process announces the broker {own.broker_id}")
+            raise MetadataError(f"another live process announces the broker {own.broker_id}")
         self._own = own
         await self.follow()
 
     async def follow(self) -> None:
-        """Know the live brokers from now on."""
+        """Watch the live brokers from now on."""
         self._end_watch()
         self._end_watch = self._metadata.watch(BROKERS, self._changed, self._missed)
         self._missed()
@@ -141,7 +140,7 @@ class BrokerRegistry:
             await asyncio.shield(self._reading)
 
     async def report(self, load: LoadReport) -> None:
-        """Tell the others how busy this broker is."""
+        """Announce the load of this broker."""
         if self._own is None:
             return
         told = replace(self._own, load=load)
@@ -150,7 +149,7 @@ class BrokerRegistry:
                 broker_path(told.broker_id), told.encode(), self._version, ephemeral=True
             )
         except (BadVersionError, OutcomeUnknownError):
-            # An earlier one was made that nobody answered, or this one: the next one knows.
+            # An earlier report, or this one, was stored without an answer: the next report knows.
             found = await self._metadata.get(broker_path(told.broker_id))
             if found is not None and LiveBroker.decode(found.value).instance == told.instance:
                 self._version = found.version
@@ -158,7 +157,7 @@ class BrokerRegistry:
         self._own = told
 
     async def retire(self) -> None:
-        """No client is to be sent here any more: the broker is about to stop."""
+        """Remove the announcement before the broker stops, so that it gets no more clients."""
         own, self._own = self._own, None
         if own is None:
             return
@@ -168,7 +167,7 @@ class BrokerRegistry:
             log.debug("%s leaves with its session: %s", own.broker_id, error)
 
     def close(self) -> None:
-        """Follow the others no more."""
+        """Stop following the others."""
         self._end_watch()
         if self._reading is not None:
             self._reading.cancel()
@@ -177,7 +176,7 @@ class BrokerRegistry:
 
     @property
     def own(self) -> LiveBroker | None:
-        """This broker as it was announced."""
+        """This broker's announcement."""
         return self._own
 
     @property
@@ -187,12 +186,12 @@ class BrokerRegistry:
 
     @property
     def check(self) -> Check | None:
-        """What is true only while this process is its broker; ``None`` before it is announced."""
+        """Holds only while this process is the announced one; ``None`` before ``announce``."""
         return None if self._own is None else Check(broker_path(self.own_id), self._version)
 
     @property
     def live(self) -> Mapping[str, LiveBroker]:
-        """By id what is known of the brokers that are there."""
+        """The live brokers, by id."""
         return self._live
 
     @property
@@ -201,7 +200,7 @@ class BrokerRegistry:
         return not self._live.keys() - {self.own_id}
 
     def get(self, broker_id: str) -> LiveBroker | None:
-        """A broker if it is there."""
+        """A live broker."""
         return self._live.get(broker_id)
 
     # -- following ---
@@ -228,7 +227,7 @@ class BrokerRegistry:
                 else:
                     await self._read(self._stale.pop())
         except MetadataError as error:
-            # Its session is over, or it does not answer: the next change brings another look.
+            # The session is over, or the store does not answer: the next change triggers a retry.
             log.warning("cannot read which brokers are alive from the metadata store: %s", error)
             self._stale.add("")
         finally:

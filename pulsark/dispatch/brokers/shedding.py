@@ -1,13 +1,14 @@
 """Which bundles of a clearly busier broker go to less busy ones. Pure.
 
-The leader decides, once in a round, by what all brokers tell. It must not move bundles to and fro:
+The leader decides once per round, by the reports of all brokers. It must not move bundles back and
+forth:
 
-- A broker gives something away only if it was clearly busier than the average for some rounds.
-- What goes is less than half of the difference between the two: afterwards the one that gave is
-  still the busier one. So the sum of the squares of all utilisations falls with each move, if what
-  brokers tell is right, and there is an end to it.
-- After that the two are left alone until they have told what has become of it.
-- A bundle that was moved stays for a grace period, whatever is told.
+- A broker gives a bundle away only if it was clearly busier than the average for some rounds.
+- The bundle's load is less than half of the difference between the two brokers, so the giver stays
+  the busier one. If the reports are right, each move lowers the sum of the squares of all
+  utilisations, so moves come to an end.
+- Then both brokers are left alone until they have reported again.
+- A moved bundle stays for a grace period, whatever the reports.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ if TYPE_CHECKING:
 ROUNDS = 3
 """The number of rounds in a row in which a broker must be clearly busier."""
 MOVES_MAX = 2
-"""Bundles that are moved in a round."""
+"""Most bundles moved in a round."""
 LEAST_PART = 0.01
-"""What is a smaller part of a broker's time is not worth the pause of its clients."""
+"""A bundle with a smaller share of its broker's time is not worth the pause of its clients."""
 SURE_PART = 0.8
 """The share of half the difference that is moved at most: reports are a little old and rounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A bundle that is to go from one broker to another."""
+    """The move of a bundle from one broker to another."""
 
     bundle: str
     source: str
@@ -40,7 +41,7 @@ class Move:
 
 
 class Shedding:
-    """What is remembered from round to round."""
+    """The state that is kept from round to round."""
 
     def __init__(self) -> None:
         self._busy_rounds: dict[str, int] = {}
@@ -55,7 +56,7 @@ class Shedding:
         grace_seconds: float,
         may_have: Callable[[str, str], bool],
     ) -> list[Move]:
-        """What to move now. ``may_have(broker, bundle)`` says who is allowed to have a bundle."""
+        """The moves of this round. ``may_have(broker, bundle)``: whether a move is allowed."""
         self._moved = {bundle: at for bundle, at in self._moved.items() if now - at < grace_seconds}
         known = {broker_id: report.utilisation for broker_id, report in brokers.items()}
         average = sum(known.values()) / len(known) if known else 0.0
@@ -73,7 +74,7 @@ class Shedding:
                 moves.append(move)
                 self._moved[move.bundle] = now
                 self._busy_rounds[source] = 0
-                del known[source], known[move.to]  # one move for each in a round
+                del known[source], known[move.to]  # one move per broker and round
         return moves
 
     def _move_from(
@@ -83,7 +84,7 @@ class Shedding:
         known: Mapping[str, float],
         may_have: Callable[[str, str], bool],
     ) -> Move | None:
-        """The largest part that fits between it and the least busy broker that may have it."""
+        """The largest bundle that may go to the least busy broker that may have it."""
         for to in sorted(known, key=lambda each: (known[each], each)):
             room = (known[source] - known[to]) / 2 * SURE_PART
             for bundle, part in brokers[source].busiest:

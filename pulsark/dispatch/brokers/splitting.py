@@ -1,6 +1,6 @@
 """Which bundle to split, and where to cut it. Pure.
 
-A bundle has the hashes from ``low`` up to ``high``; edges are strictly inside.
+A bundle has the hashes from ``low`` up to ``high``; new edges are strictly inside.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POSITIONS_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class SplitLimits:
-    """What a bundle may have, and what a namespace. 0 is no limit."""
+    """Limits of a bundle and of a namespace. 0 is no limit."""
 
     topics: int = 1000
     sessions: int = 1000
@@ -32,11 +32,11 @@ class SplitLimits:
     """Per second, as bytes."""
     bytes: float = 100 << 20
     bundles: int = 128
-    """A namespace that has as many gets no more."""
+    """The most bundles of a namespace."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> SplitLimits:
-        """As they are now: some can be changed."""
+        """The current limits; some are dynamic settings."""
         return cls(
             settings.loadBalancerNamespaceBundleMaxTopics,
             settings.loadBalancerNamespaceBundleMaxSessions,
@@ -46,7 +46,7 @@ class SplitLimits:
         )
 
     def excess(self, load: BundleLoad) -> float:
-        """By how much a bundle is beyond the limit that it exceeds most; up to 1: by nothing."""
+        """The largest ratio of a bundle's load to a limit; up to 1, no limit is exceeded."""
         figures = (
             (load.topics, self.topics),
             (load.sessions, self.sessions),
@@ -59,9 +59,9 @@ class SplitLimits:
 def to_split(
     loads: Mapping[str, BundleLoad], bundles: Mapping[str, int], limits: SplitLimits
 ) -> str | None:
-    """The bundle that most of all should be split; ``None`` if none should.
+    """The bundle that needs a split most; ``None`` if none does.
 
-    ``bundles``: how many each namespace has. One topic cannot be split, so it is left alone.
+    ``bundles``: the number of bundles of each namespace. A bundle with one topic cannot be split.
     """
     found = {
         bundle: limits.excess(load)
@@ -73,17 +73,17 @@ def to_split(
 
 
 def in_the_middle(low: int, high: int, topics: Hashed, positions: Sequence[int]) -> list[int]:
-    """Two ranges of the same width."""
+    """Cut into two ranges of the same width."""
     return _inside(low, high, ((low + high) // 2,))
 
 
 def by_topics(low: int, high: int, topics: Hashed, positions: Sequence[int]) -> list[int]:
-    """Two ranges with as many topics each; ``topics`` are their hashes, and what each weighs."""
+    """Cut into two ranges with equally many topics; ``topics``: their hashes and weights."""
     return by_load(low, high, [(place, 1.0) for place, _ in topics], positions)
 
 
 def by_load(low: int, high: int, topics: Hashed, positions: Sequence[int]) -> list[int]:
-    """Two ranges in which as much goes on; none if all of it is one topic, or nothing does."""
+    """Cut into two ranges with equal load; no edge if the load is that of one topic, or none."""
     found = sorted(topics)
     total = sum(weight for _, weight in found)
     before, best = 0.0, total
@@ -97,7 +97,7 @@ def by_load(low: int, high: int, topics: Hashed, positions: Sequence[int]) -> li
 
 
 def at_positions(low: int, high: int, topics: Hashed, positions: Sequence[int]) -> list[int]:
-    """Where somebody wants it; what is outside is left out."""
+    """Cut at the given positions; those outside the bundle are ignored."""
     return _inside(low, high, positions)
 
 
