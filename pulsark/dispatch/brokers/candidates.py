@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsark.dispatch.brokers.isolation import permitted
 from pulsark.errors import ClientError, ServerError
 
 if TYPE_CHECKING:
@@ -56,14 +55,21 @@ class Candidates:
         policies = self._isolation.policies
         if not policies:
             return True
+        from pulsark.dispatch.brokers.isolation import permitted  # for clusters with policies
+
         loads = {each: broker.load for each, broker in self._registry.live.items()}
         return broker_id in permitted(_namespace_of(bundle), loads, policies)[0]
 
     def _permitted(
         self, bundle: str, brokers: Mapping[str, LoadReport]
     ) -> Mapping[str, LoadReport]:
+        policies = self._isolation.policies
+        if not policies:
+            return brokers
+        from pulsark.dispatch.brokers.isolation import permitted
+
         namespace = _namespace_of(bundle)
-        found, why = permitted(namespace, brokers, self._isolation.policies)
+        found, why = permitted(namespace, brokers, policies)
         if not found:
             raise _nobody(f"{why[0].upper()}{why[1:]} leaves no live broker for {namespace}")
         return {each: brokers[each] for each in found}

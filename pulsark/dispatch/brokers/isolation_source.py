@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pulsark.dispatch.brokers.isolation import policies_of
 from pulsark.dispatch.loop.retries import until_read
 from pulsark.errors import CorruptMetadataError
 from pulsark.metadata.paths import isolation_policies_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pulsark.dispatch.brokers.isolation import IsolationPolicy
     from pulsark.metadata.isolation import IsolationRecords
@@ -58,13 +57,18 @@ class IsolationSource:
             stored = await self._records.get(self._cluster)
             if seen == self._changes:  # otherwise another read may have newer policies
                 break
+        self.policies = self._read(stored) if stored else ()
+        self.changed()
+
+    def _read(self, stored: Mapping[str, Any]) -> tuple[IsolationPolicy, ...]:
+        from pulsark.dispatch.brokers.isolation import policies_of  # for clusters with policies
+
         try:
-            self.policies = policies_of(stored or {})
+            return policies_of(stored)
         except ValueError as error:
             raise CorruptMetadataError(
                 f"those of the cluster {self._cluster} are not known to this program: {error}"
             ) from error
-        self.changed()
 
     def _heard(self, path: str) -> None:
         self._missed()

@@ -34,7 +34,6 @@ from pulsark.errors import (
 from pulsark.metadata.changes import Change, Check, Delete, Put
 from pulsark.metadata.paths import bundle_epoch_path, bundle_owner_path, managed_ledger_path
 from pulsark.metadata.store import ABSENT
-from pulsark.storage.cursor.division import DividedCursors, Part
 from pulsark.storage.cursor.log_writer import CursorLogConfig
 from pulsark.storage.managed_ledger.record import read_record
 from pulsark.wire.hashes import bundle_hash
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from pulsark.metadata.namespaces import Namespaces
     from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
+    from pulsark.storage.cursor.division import DividedCursors, Part
     from pulsark.storage.cursor.log import CursorLog
     from pulsark.wire.topic_name import TopicName
 
@@ -167,6 +167,8 @@ class BundleSplit:
 
         What comes later is not known, and so in each part.
         """
+        from pulsark.storage.cursor.division import Part  # few bundles are ever divided
+
         ids: list[set[str]] = [set() for _ in split.parts]
         if (await self._cursor_logs.of_bundle(split.bundle)).has_cursors:
             covered = [Covered(part) for part in split.parts]

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from pulsark.dispatch.brokers.isolation import policy_for
 from pulsark.dispatch.brokers.placement import choose
 from pulsark.dispatch.topics.bundles import namespace_of
 from pulsark.errors import PulsarkError
@@ -73,6 +72,8 @@ class IsolationMoves:
 
     async def _other(self, bundle: str, given: dict[str, str]) -> str | None:
         """Who is to have a bundle that is at the wrong broker."""
+        from pulsark.dispatch.brokers.isolation import policy_for  # for clusters with policies
+
         policy = policy_for(namespace_of(bundle), self._isolation.policies)
         own = self._registry.own
         if policy is None or not policy.moves or own is None:

@@ -17,7 +17,6 @@ from pulsark.runtime import Done, Runtime, new_done
 from pulsark.storage.cursor.bundle_cursors import CursorTable, Replay, SavedCursor
 from pulsark.storage.cursor.bundle_record import BundleRecord
 from pulsark.storage.cursor.cursor import NOTHING_REACHED, Cursor
-from pulsark.storage.cursor.division import DividedCursors, Part, divide
 from pulsark.storage.cursor.history import (
     CursorChange,
     NoHistoryError,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from pulsark.metadata.store import MetadataStore
+    from pulsark.storage.cursor.division import DividedCursors, Part
     from pulsark.storage.ledger.manager import LedgerManager
     from pulsark.wire.position import Position
 
@@ -112,6 +112,8 @@ class CursorLog:
     ) -> DividedCursors:
         """Write what each part of the bundle gets of the cursors, when this log is closed."""
         size = self._writer.named_bytes
+        from pulsark.storage.cursor.division import divide  # few bundles are ever divided
+
         return await divide(
             self.bundle, self._table, size, parts, self._manager, metadata, self._config, runtime
         )
