@@ -19,12 +19,14 @@ router = Guarded(at=ANYWHERE, tags=["isolation"])
 
 
 @router.get("/admin/v2/namespaces/{cluster}/antiAffinity/{group}", needs=superuser)
+@router.get("/admin/namespaces/{cluster}/antiAffinity/{group}", needs=superuser)
 async def namespaces_of_group(
     cluster: str, group: str, request: Request, broker: BrokerOf
 ) -> Response:
-    """Those of one tenant, which the query names."""
+    """Those of one tenant, which the query names. Pulsar's Java client asks by the older path."""
     name_part("cluster", cluster)
-    tenant, wanted = request.query_params.get("tenant"), unquoted(group)
+    query, wanted = request.query_params, unquoted(group)
+    tenant = query.get("tenant") or query.get("property")
     if not tenant:
         raise fail(400, "The query names no tenant")
     namespaces = broker.resources.namespaces

@@ -16,6 +16,9 @@ import org.apache.pulsar.client.admin.Topics;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.common.naming.TopicVersion;
 import org.apache.pulsar.common.policies.data.AuthAction;
+import org.apache.pulsar.common.policies.data.AutoFailoverPolicyData;
+import org.apache.pulsar.common.policies.data.AutoFailoverPolicyType;
+import org.apache.pulsar.common.policies.data.NamespaceIsolationData;
 import org.apache.pulsar.common.protocol.schema.PostSchemaPayload;
 
 /**
@@ -150,6 +153,11 @@ public final class Operations {
         namespaces.splitNamespaceBundle(NAMESPACE, bundle, false, null);
         check("bundles after a split", 5, () -> namespaces.getBundles(NAMESPACE).getNumBundles());
         refusal(412, () -> namespaces.splitNamespaceBundle(NAMESPACE, bundle, false, null));
+        namespaces.setNamespaceAntiAffinityGroup(NAMESPACE, "g");
+        check("group", "g", () -> namespaces.getNamespaceAntiAffinityGroup(NAMESPACE));
+        check("namespaces of a group", List.of(NAMESPACE),
+                () -> namespaces.getAntiAffinityNamespaces("public", CLUSTER, "g"));
+        namespaces.deleteNamespaceAntiAffinityGroup(NAMESPACE);
         namespaces.setMaxTopicsPerNamespace(NAMESPACE, 4);
         check("most topics", 4, () -> namespaces.getMaxTopicsPerNamespace(NAMESPACE));
         refusal(412, () -> admin.topics().createNonPartitionedTopic(TOPIC + "-more"));
@@ -180,6 +188,27 @@ public final class Operations {
         check("domains", Map.of(), () -> clusters.getFailureDomains(CLUSTER));
         refusal(404, () -> clusters.getFailureDomain(CLUSTER, "d"));
         refusal(404, () -> clusters.getNamespaceIsolationPolicies(CLUSTER));
+        NamespaceIsolationData isolation = NamespaceIsolationData.builder()
+                .namespaces(List.of("none/.*"))
+                .primary(List.of("nobody"))
+                .secondary(List.of())
+                .autoFailoverPolicy(AutoFailoverPolicyData.builder()
+                        .policyType(AutoFailoverPolicyType.min_available)
+                        .parameters(Map.of("min_limit", "1", "usage_threshold", "100"))
+                        .build())
+                .build();
+        clusters.createNamespaceIsolationPolicy(CLUSTER, "p", isolation);
+        check("isolation", isolation, () -> clusters.getNamespaceIsolationPolicy(CLUSTER, "p"));
+        check("isolation of all", Map.of("p", isolation),
+                () -> clusters.getNamespaceIsolationPolicies(CLUSTER));
+        check("brokers in isolation", List.of(),
+                () -> clusters.getBrokersWithNamespaceIsolationPolicy(CLUSTER).get(0)
+                        .getNamespaceRegex());
+        check("one of them", true,
+                () -> clusters.getBrokerWithNamespaceIsolationPolicy(CLUSTER, "nobody")
+                        .isPrimary());
+        clusters.deleteNamespaceIsolationPolicy(CLUSTER, "p");
+        check("no isolation", Map.of(), () -> clusters.getNamespaceIsolationPolicies(CLUSTER));
         refusal(412,
                 () -> clusters.updatePeerClusterNames(CLUSTER, new LinkedHashSet<>(List.of("c"))));
         refusal(404, () -> clusters.getCluster("none"));

@@ -192,6 +192,8 @@ def test_a_namespace_joins_a_group_and_leaves_it(api: AdminApi) -> None:
         assert (api.get(policy).status, api.get(policy).body) == (200, b"g")
     assert api.get("/admin/v2/namespaces/public/default").json["antiAffinityGroup"] == "g"
     assert api.get(f"{group}/g?tenant=public").json == ["public/default"]
+    older = group.replace("/v2", "")
+    assert api.get(f"{older}/g?property=public").json == ["public/default"]
     assert api.get(f"{group}/other?tenant=public").json == []
     assert api.get(f"{group}/g?tenant=pulsar").json == []
     assert api.get(f"{group}/g").status == 400
