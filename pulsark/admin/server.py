@@ -92,8 +92,6 @@ class AdminServer:
         if self._http is not None:
             await self._http.close()
 
-    # -- called by connections ------------------------------------------------------------------
-
     def admit(self, connection: _FirstRequest) -> bool:
         """Take a new connection, unless there are too many."""
         served = self._http.connections if self._http is not None else 0

@@ -91,8 +91,6 @@ class PositionSet:
         """Remove everything."""
         self.ledgers.clear()
 
-    # -- whole sets --------------------------------------------------------------------------
-
     def update(self, other: PositionSet) -> None:
         """Add all members of another set."""
         for ledger_id, entries in other.ledgers.items():

@@ -65,8 +65,6 @@ class ServedClient:
         self.holdings.close()
         del self._connection
 
-    # -- what is published ---
-
     def send_receipts(
         self, producer: Producer, entries: list[Entry], successive: bool = True
     ) -> None:
@@ -114,8 +112,6 @@ class ServedClient:
             sequence_id = max(entry.sequence_id, entry.highest_sequence_id or 0)
             refusal = notices.send_error(producer.producer_id, sequence_id, code, message)
             self._output.send(refusal)
-
-    # -- what is delivered ---
 
     def send_message(
         self, consumer: Consumer, entry: Entry, redeliveries: int, ack_set: list[int] | None
@@ -167,8 +163,6 @@ class ServedClient:
             and not self.client_version.startswith(_WITHOUT_END_OF_TOPIC)
         ):
             self._output.send(notices.end_of_topic(consumer.consumer_id))
-
-    # -- what the broker closes ---
 
     def close_producer(self, producer: Producer) -> None:
         """Tell the client to create the producer anew, unless it is closing it itself."""

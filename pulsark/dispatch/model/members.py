@@ -114,8 +114,6 @@ class Members:
         for consumer in self.type.consumers:
             consumer.connection.close_consumer(consumer)
 
-    # -- what consumers are told ---
-
     def greet(self, newcomer: Consumer) -> None:
         """Tell a new consumer whether it is active (Failover) and whether it is at the end.
 

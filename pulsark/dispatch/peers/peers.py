@@ -78,8 +78,6 @@ class Peers:
             lambda: f"{knows.broker_id} {knows.instance}", runtime.clock.now_ms
         )
 
-    # -- calling ---
-
     @asynccontextmanager
     async def ask(
         self,
@@ -151,8 +149,6 @@ class Peers:
             path = self._settings.brokerClientTrustCertsFilePath
             self._tls = ssl.create_default_context(cafile=path or None)
         return self._tls
-
-    # -- being called ---
 
     async def opened(
         self, value: str, method: str, target: str, content_type: str

@@ -33,8 +33,6 @@ class Acknowledgements:
     dispatcher: Dispatcher
     pending: PendingEntries
 
-    # -- from consumers ---
-
     def individual(
         self, consumer: Consumer, acks: Sequence[Ack], done: Done | None, now_ms: int
     ) -> None:
@@ -93,8 +91,6 @@ class Acknowledgements:
         mask = self.cursor.state.masks.get(position)
         known = 0 if mask is None else mask.bit_length()
         return max(self.pending.messages_of(position), known) or None
-
-    # -- on their behalf ---
 
     def from_others(self, acks: Sequence[Ack], done: Done | None = None) -> None:
         """An administrator acknowledges messages, or they were erased."""

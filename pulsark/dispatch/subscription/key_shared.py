@@ -167,8 +167,6 @@ class KeyShared:
         holding = self._holdings.get(slot)
         return holding is not None and holding.consumer is not consumer
 
-    # -- entries that wait, and those that come back ---
-
     def put_aside(self, entry: Entry) -> bool:
         position = entry.position
         if position in self._unsorted:

@@ -112,8 +112,6 @@ class NonPersistentSubscription:
         """Nothing is stored."""
         return BacklogStats()
 
-    # -- consumers ---
-
     def check_joinable(self, *, durable: bool) -> None:
         """Any consumer may join."""
 
@@ -154,8 +152,6 @@ class NonPersistentSubscription:
         self.members.closed = True
         self.members.close_all()
         self.topic.registry.drop(self)
-
-    # -- messages ---
 
     def flow(self, consumer: Consumer, permits: int, now_ms: int) -> None:
         """The consumer can take that many more messages."""

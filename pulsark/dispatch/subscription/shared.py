@@ -127,8 +127,6 @@ class Shared:
         self._current = None
         return None
 
-    # -- entries that wait ---
-
     def put_aside(self, entry: Entry) -> bool:
         return False  # nobody has room; or a chunk's receiver does not read, which ends soon
 

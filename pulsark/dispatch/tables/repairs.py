@@ -93,8 +93,6 @@ class TableRepairs:
         parts = [base] if parent is None else map(base.with_partition, range(parent.partitions))
         return [name for name in parts if await self._catalog.exists(name)]
 
-    # -- adopting ---
-
     def may_adopt(self, base: TopicName) -> bool:
         """Whether a table may be taken as it is: once, if that was asked for."""
         return self.adopts and base not in self._adopted

@@ -52,8 +52,6 @@ class PeerTableCalls:
         found = await self._ask(broker_id, name, "table/reserved", body)
         return set(found["existing"])
 
-    # -- of owners of partitions, for a bulk publish ---
-
     async def check_writable(
         self, broker_id: str, base: TopicName, partitions: Sequence[int]
     ) -> None:

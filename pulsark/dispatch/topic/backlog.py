@@ -119,8 +119,6 @@ class Backlog:
         self._published = (first.position, published_ms)
         return Oldest(subscription, first.position, published_ms)
 
-    # -- time to live ---
-
     def expire(self) -> None:
         """Let what is older than the policy allows count as acknowledged."""
         seconds = self._topic.policies.message_ttl_seconds
@@ -138,8 +136,6 @@ class Backlog:
         for subscription in behind:
             subscription.acks.expire(through)
         return bool(behind)
-
-    # -- quotas ---
 
     def exceeded(self) -> Exceeded | None:
         """The quota that the backlog is over now, if it is over one."""

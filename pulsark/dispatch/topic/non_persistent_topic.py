@@ -78,8 +78,6 @@ class NonPersistentTopic:
     async def policies_obeyed(self) -> None:
         """Nothing has to be waited for."""
 
-    # -- publishing ---
-
     def publish(self, entry: Entry) -> None:
         """Dispatch an entry, or drop it if its connection has too many without a receipt."""
         producer = entry.producer
@@ -110,8 +108,6 @@ class NonPersistentTopic:
             if entry.ledger_id == 0 and entry.producer is not None:
                 entry.producer.connection.non_persistent_in_flight -= 1
         send_receipts(answered, successive=False)
-
-    # -- producers ---
 
     async def add_producer(self, producer: Producer) -> bool:
         """Admit a producer, or raise ``ClientError``. False: it waits, and will be told."""
@@ -151,8 +147,6 @@ class NonPersistentTopic:
         """Raise ``ClientError`` if the topic goes away from here."""
         self.check_open()
 
-    # -- subscriptions ---
-
     def reader_start(self, asked: Position, otherwise: Position) -> Position:
         """Readers begin with the next message."""
         return otherwise
@@ -162,8 +156,6 @@ class NonPersistentTopic:
         raise ClientError(
             ServerError.UnknownError, "A non-persistent topic keeps no messages and has no last one"
         )
-
-    # -- the end ---
 
     @property
     def is_used(self) -> bool:

@@ -30,8 +30,6 @@ class TopicCatalog:
         self._resources = resources
         self._non_persistent = non_persistent
 
-    # -- one topic ---
-
     async def exists(self, name: TopicName) -> bool:
         """Whether a topic (a partition or a topic without partitions) is there."""
         if name.partition >= 0:
@@ -69,8 +67,6 @@ class TopicCatalog:
         """Full names of the partitions of a topic; none if it has no partitions."""
         found = await self._resources.partitioned_topics.get(base)
         return [] if found is None else base.partition_names(found.partitions)
-
-    # -- those of a namespace ---
 
     async def require_namespace(self, namespace: str) -> None:
         """Raise ``ClientError`` unless it exists."""

@@ -46,8 +46,6 @@ class TopicTables:
             lock = self._locks[base] = asyncio.Lock()
         return lock
 
-    # -- identity ---
-
     async def id_for(self, topic: Topic) -> str:
         """The id of the table of a topic, of which this is a partition or the whole."""
         return await self._id_for(topic.name, topic.ledger.topic_id)
@@ -86,8 +84,6 @@ class TopicTables:
             return parent.topic_id
         record = await read_record(managed_ledger_path(base), self._metadata)
         return None if record is None else record.topic_id
-
-    # -- the end ---
 
     async def doom(self, base: TopicName) -> None:
         """A topic is about to be deleted: its table goes whatever happens from here on."""

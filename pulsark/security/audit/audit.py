@@ -62,8 +62,6 @@ class Audit:
         self._sums = (self._sums_of_roles, self._sums_of_strangers, self._sums_of_broker)
         self._accesses = Accesses()
 
-    # -- what happened ---
-
     def call(
         self,
         origin: Origin,
@@ -125,8 +123,6 @@ class Audit:
     def broker(self, operation: str, detail: str = "", activity: int = 99) -> None:
         """What the broker itself did."""
         self._note(lifecycle_event(operation, detail, activity))
-
-    # -- what is to be written ---
 
     @property
     def is_stuck(self) -> bool:

@@ -247,8 +247,6 @@ class EmbeddedBookie:
         """
         self._end.note_mark(mark)
 
-    # Writes.
-
     def append(
         self, run: EntryRun, done: Done, *, recovery: bool = False, reserve: bool = False
     ) -> None:
@@ -376,8 +374,6 @@ class EmbeddedBookie:
             self._upkeep.began(written.segment_id)
         segment.size = written.segment_size
 
-    # Upkeep.
-
     async def _copy_entries(self, state: IndexedLedger, first: int, payloads: list[bytes]) -> bool:
         """Append entries again, ahead of any tombstone: the order of the journal decides."""
         ledger_id = state.ledger_id
@@ -391,8 +387,6 @@ class EmbeddedBookie:
         self._upkeep.checkpointer.removing.discard(segment_id)
         self._journal.look_for_room()
         await self._reads.forget(segment_id)
-
-    # Reads.
 
     def read(
         self, ledger_id: int, first_entry_id: int, last_entry_id: int, max_bytes: int

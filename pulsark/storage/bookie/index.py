@@ -142,8 +142,6 @@ class BookieIndex:
         """Highest ledger id seen in the whole life of the journal."""
         self._checkpointed = 0
 
-    # Applying the journal.
-
     def state(self, ledger_id: int) -> IndexedLedger:
         """The ledger's state, new if it was not known. Not for one with a tombstone."""
         state = self.ledgers.get(ledger_id)
@@ -334,8 +332,6 @@ class BookieIndex:
         oldest = min(self._checkpointed, min(self.segments, default=0))
         for ledger_id in [k for k, newest in self.tombstones.items() if newest < oldest]:
             del self.tombstones[ledger_id]
-
-    # Questions.
 
     @property
     def mark(self) -> int:

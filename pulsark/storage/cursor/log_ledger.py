@@ -110,8 +110,6 @@ class CursorLedger:
         self._groups.clear()
         return groups
 
-    # -- LedgerListener --------------------------------------------------------------------
-
     def ledger_confirmed(self, ledger_id: int, last_confirmed: int) -> None:
         """Entries became durable."""
         groups = self._groups

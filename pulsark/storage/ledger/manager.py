@@ -308,8 +308,6 @@ class LedgerManager:
         except BadVersionError:
             return  # another broker has deleted it
 
-    # Internals.
-
     async def _tell(
         self, metadata: LedgerMetadata, tell: Callable[[Bookie], Awaitable[None]]
     ) -> dict[str, StorageError]:

@@ -153,8 +153,6 @@ class LedgerWriter:
             self.error = StorageError(f"ledger {self.ledger_id} was abandoned")
             self._wake()
 
-    # Sending.
-
     def _send(self, slot: _Slot, run: EntryRun) -> None:
         last = run.first_entry_id + len(run.payloads) - 1
         if not self._striped:
@@ -194,8 +192,6 @@ class LedgerWriter:
                 )
                 start = -1
         return parts
-
-    # Answers.
 
     def _answered(self, slot: _Slot, last: int, error: BaseException | None) -> None:
         if slot.failed or self._finished or self.error is not None:
@@ -273,8 +269,6 @@ class LedgerWriter:
         for future in waiting:
             if not future.done():
                 future.set_result(None)
-
-    # Failures.
 
     def _slot_failed(self, slot: _Slot, error: BaseException) -> None:
         if isinstance(error, LedgerFencedError):

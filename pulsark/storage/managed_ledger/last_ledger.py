@@ -70,8 +70,6 @@ class LastLedger:
         self._retry_at = 0.0
         self._roll_at = 0.0
 
-    # What is known.
-
     @property
     def is_terminated(self) -> bool:
         """Whether the only reason to refuse appends is that the topic is terminated."""
@@ -114,8 +112,6 @@ class LastLedger:
         """The error with which appends fail at present without being tried, if they do."""
         return self.storage_error if self._clock.monotonic() < self._retry_at else None
 
-    # What goes wrong.
-
     def note_failure(self, error: StorageError | MetadataError) -> None:
         """Let appends fail at once for a while."""
         self.storage_error = error
@@ -140,8 +136,6 @@ class LastLedger:
     def lost(self, error: LedgerFencedError) -> None:
         """Another owner is there."""
         self.stop(Event.FENCED, error)
-
-    # Steps.
 
     async def reopen(self) -> None:
         """Find the end of a ledger that failed; open the next one if appends wait for it."""

@@ -126,8 +126,6 @@ class ServedConnection(asyncio.Protocol):
             self._start(self._serve(frame.number, answer))
             self._hold()
 
-    # Adds.
-
     def _add(self, frame: Frame) -> None:
         head = verify_record(frame.body)
         if head.kind != Kind.ENTRIES or head.entries < 1 or min(head.ledger_id, head.first) < 0:
@@ -157,8 +155,6 @@ class ServedConnection(asyncio.Protocol):
         if self._added > self._told:
             self._told = self._added
             self._write(FrameType.ADDED, self._told, ())
-
-    # Other requests.
 
     def _answer_to(self, frame: Frame) -> Answer:
         bookie, body = self._bookie, frame.body
@@ -195,8 +191,6 @@ class ServedConnection(asyncio.Protocol):
         finally:
             self._calls -= 1
             self._hold()
-
-    # Writing and back-pressure.
 
     def _write(self, kind: FrameType, number: int, pieces: Sequence[bytes]) -> None:
         if self._transport is not None:

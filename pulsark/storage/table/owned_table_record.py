@@ -81,8 +81,6 @@ class OwnedTableRecord:
             f"until you run: pulsark tables repair {topic}"
         )
 
-    # -- the record ---
-
     async def save(self, record: TableRecord, checks: Sequence[Check] = ()) -> None:
         """Replace the record, while ``checks`` hold: ``NotAttachedError`` if one does not.
 
@@ -171,8 +169,6 @@ class OwnedTableRecord:
                 f"table {self.record.table_id}: {what} would have {len(document)} bytes, and may "
                 f"have {self._limits.document_bytes}; it goes on when files are merged and deleted"
             )
-
-    # -- the documents of ledgers ---
 
     async def sealed(self, ledger_id: int) -> SealedLedger | None:
         """Which files hold a ledger's entries; ``None`` if none of them is sealed."""

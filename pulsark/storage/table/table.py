@@ -129,8 +129,6 @@ class Table(TableWriter):
         for end in range(len(sealed.files), 0, -step):
             await self._attach([], sealed.files[max(end - step, 0) : end])
 
-    # -- what is old goes ---
-
     async def look(self) -> None:
         """``ChangedTableError`` if another engine has written to the table's log."""
         await self.owner.look()
@@ -196,8 +194,6 @@ class Table(TableWriter):
             names += [file.path for file in sealed.files]
             names += [file.path for file in sealed.left]
         return names
-
-    # Internals.
 
     async def _seal_whole(
         self,

@@ -77,8 +77,6 @@ class TableWriter:
         kind = record.value if record.attached else None
         return await self._run(lambda: ValueSchemas.next(kind, versions))
 
-    # -- entries become files, files part of the table ---
-
     async def seal(
         self,
         ranges: Sequence[SealRange],
@@ -113,8 +111,6 @@ class TableWriter:
             await self._attach_all(adds, values.kind)
         if unsealable is not None:
             raise unsealable
-
-    # Internals.
 
     async def _run(self, action: Callable[[], T]) -> T:
         return await run_in_worker(self._parts.thread(), action)

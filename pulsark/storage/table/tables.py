@@ -321,8 +321,6 @@ class Tables:
         if self._worker is not None:
             self._worker.close()
 
-    # Internals.
-
     async def _sealed(self, path: str, ledger_id: int) -> SealedLedger | None:
         found = self._parts.ledgers.get(path, ledger_id)
         if found is None:
