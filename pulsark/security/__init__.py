@@ -11,7 +11,10 @@ operation needs, ``facts`` what a decision is based on (settings, tenants, names
 namespace's policies. ``audit`` is a room of its own, the record of who did what; ``token_ids``
 names tokens there.
 
-Nothing here knows sockets: the ports pass credentials and send the answers. Failed credentials
-never make a client anonymous. Providers import their cryptographic libraries, so a broker without
-authentication does not load them.
+``plain_listener`` and ``tls_listener`` accept connections, with certificates from ``tls``.
+``trials``, ``failures`` and ``fair_worker`` keep failed logins of one address from disturbing
+others, and ``complaints`` warns the operator of them. ``broker_calls`` signs calls between brokers.
+
+Failed credentials never make a client anonymous. Providers import their cryptographic libraries, so
+a broker without authentication does not load them.
 """

@@ -7,7 +7,9 @@ one. ``command_turns`` cuts bytes into commands and carries out as many as one t
 the socket. ``opened`` has what the client can name, and ``served_client`` is what topics and
 subscriptions know of it (``model.client.Client``). ``intake`` decides whether the socket is read,
 and ``reading`` has the states of that decision. ``keep_alive`` detects dead clients;
-``pending_requests`` bounds unanswered requests; ``addresses`` says where ports listen.
+``pending_requests`` bounds unanswered requests; ``addresses`` says where ports listen. ``login``
+and ``guard`` check clients and commands, ``revocation`` closes what a role may no longer have, and
+``scalable_client`` serves clients of Pulsar 5.
 
 No coroutine of a connection is the only owner of anything. A connection with too many unanswered
 publishes is not read.
