@@ -19,6 +19,7 @@ from pulsark.admin.http.places import ANYWHERE
 from pulsark.admin.http.requests import value
 from pulsark.admin.pulsar import (
     anti_affinity,
+    audit_records,
     brokers,
     bundles,
     clusters,
@@ -88,6 +89,7 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
     app.add_exception_handler(places.ToPartitions, spreading.to_partitions)
     app.add_exception_handler(places.ToBrokers, spreading.to_brokers)
     for module in (
+        audit_records,
         clusters,
         isolation,
         tenants,

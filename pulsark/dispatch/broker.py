@@ -67,6 +67,7 @@ from pulsark.metadata.resources import Resources
 
 if TYPE_CHECKING:
     from pulsark.config.settings import Settings
+    from pulsark.dispatch.audit.for_others import AuditForOthers
     from pulsark.dispatch.audit.writer import AuditWriter
     from pulsark.dispatch.loop.stalls import LoopStalls
     from pulsark.dispatch.peers.peers import Peers
@@ -219,6 +220,7 @@ class Broker:
         self.audit: Audit | None = None
         """Notes who did what; ``None`` where nobody asks for that."""
         self._audit_writer: AuditWriter | None = None
+        self.audit_for_others: AuditForOthers | None = None
         wanted = settings.auditEnabled
         if settings.authenticationEnabled if wanted is None else wanted:
             self._make_audit()
@@ -230,7 +232,7 @@ class Broker:
     def _make_audit(self) -> None:
         from pulsark.dispatch.audit.making import make_audit  # for those who need it
 
-        self.audit, self._audit_writer = make_audit(
+        self.audit, self._audit_writer, self.audit_for_others = make_audit(
             self.settings,
             self.clock,
             self.resources,
@@ -238,6 +240,7 @@ class Broker:
             self.creation,
             self.topics,
             self.schemas,
+            self.other_brokers,
         )
         self.publish_rates.tell(self.audit.throttled)
         if self.logins is not None:
@@ -372,6 +375,8 @@ class Broker:
         self.owners.start()
         self.assigned_bundles.start()
         self.chores.start(chores_of(self))
+        if self.audit is not None and shared is not None:
+            self.audit.belong_to(urls.broker_id)
         if self._audit_writer is not None:
             self._audit_writer.start()
 

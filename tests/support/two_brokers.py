@@ -121,7 +121,8 @@ class TwoBrokers:
         web = f"http://127.0.0.1:{server.listen(['127.0.0.1'], 0)}"
         peer = Peer(urlsplit(web).netloc, web)
         flight = f"grpc://{peer.broker_id}"
-        await broker.start(ServiceUrls(f"pulsar://{peer.broker_id}", web, flight))
+        urls = ServiceUrls(f"pulsar://{peer.broker_id}", web, flight)
+        await broker.start(urls, urls if self._settings.auditEnabled else None)
         return Node(broker, peer._replace(instance=broker.ownership.instance), server)
 
     def close(self) -> None:

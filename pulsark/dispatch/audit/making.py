@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.audit.anywhere import AuditAnywhere
+from pulsark.dispatch.audit.for_others import AuditForOthers
 from pulsark.dispatch.audit.publisher import AuditPublisher
 from pulsark.dispatch.audit.writer import AuditWriter
 from pulsark.security.audit.audit import Audit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pulsark.config.settings import Settings
+    from pulsark.dispatch.peers.peers import Peers
     from pulsark.dispatch.policies.schemas import Schemas
     from pulsark.dispatch.topics.catalog import TopicCatalog
     from pulsark.dispatch.topics.creation import TopicCreation
@@ -26,9 +31,17 @@ def make_audit(
     creation: TopicCreation,
     topics: Topics,
     schemas: Schemas,
-) -> tuple[Audit, AuditWriter]:
-    """Both; the writer has to be started."""
+    peers: Callable[[], Peers | None],
+) -> tuple[Audit, AuditWriter, AuditForOthers]:
+    """All of it; the writer has to be started."""
     name = settings.advertisedAddress
     audit = Audit(clock, settings.clusterName, name, notes_access=settings.auditDataAccess)
-    publisher = AuditPublisher(settings, clock, resources, catalog, creation, topics, schemas, name)
-    return audit, AuditWriter(audit, publisher, clock)
+
+    def publisher(whose: Callable[[], str]) -> AuditPublisher:
+        return AuditPublisher(settings, clock, resources, catalog, creation, topics, schemas, whose)
+
+    here = AuditAnywhere(publisher(lambda: audit.broker_name), peers)
+    for_others = AuditForOthers(
+        lambda broker: publisher(lambda: broker), settings.adminForwardTimeoutSeconds
+    )
+    return audit, AuditWriter(audit, here, clock), for_others

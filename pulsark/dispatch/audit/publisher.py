@@ -24,7 +24,7 @@ from pulsark.wire.batch import read_messages
 from pulsark.wire.entry import build_entry, parse_entry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.model.consumer import Consumer
@@ -56,8 +56,9 @@ class AuditPublisher:
         creation: TopicCreation,
         topics: Topics,
         schemas: Schemas,
-        broker: str,
+        whose: Callable[[], str],
     ) -> None:
+        """``whose``: the broker whose records are published."""
         self.host, self.address = "", "/broker"
         self.writable = False
         self.non_persistent_in_flight = 0
@@ -68,7 +69,7 @@ class AuditPublisher:
         self._creation = creation
         self._topics = topics
         self._schemas = schemas
-        self._broker = broker
+        self._whose = whose
         self._producer: Producer | None = None
         self._published_ms = 0
         """The newest publish time in the topic: it never goes back, even if the clock does. So what
@@ -78,6 +79,11 @@ class AuditPublisher:
         self._opened = 0
         self._unanswered = 0
         self._answer: asyncio.Future[None] | None = None
+
+    @property
+    def broker(self) -> str:
+        """Whose records are published."""
+        return self._whose()
 
     @property
     def is_open(self) -> bool:
@@ -99,7 +105,7 @@ class AuditPublisher:
             topic,
             self,
             self._opened,
-            f"audit-{self._broker}",
+            f"audit-{self.broker}",
             epoch=self._opened,
             user_provided_name=True,
             metadata={},
@@ -144,7 +150,7 @@ class AuditPublisher:
             if not entries or entries[0].position != position:
                 break
             found = _record_in(entries[0])
-            if found is not None and found["broker"] == self._broker:
+            if found is not None and found["broker"] == self.broker:
                 return head_of(found)
             position = topic.ledger.previous_position(position)
         return NOTHING

@@ -62,6 +62,15 @@ class Audit:
         self._sums = (self._sums_of_roles, self._sums_of_strangers, self._sums_of_broker)
         self._accesses = Accesses()
 
+    @property
+    def broker_name(self) -> str:
+        """Whose records these are; they are one chain."""
+        return self._whose["broker"]
+
+    def belong_to(self, broker: str) -> None:
+        """Its name, from now on: brokers that share an address need names of their own."""
+        self._whose = {**self._whose, "broker": broker}
+
     def call(
         self,
         origin: Origin,

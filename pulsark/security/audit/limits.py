@@ -49,11 +49,18 @@ AUDIT_RETRY_SECONDS = 1.0
 AUDIT_RETRY_SECONDS_MAX = 30.0
 """Longest such pause."""
 
+AUDIT_CALL_BYTES_MAX = 256 << 10
+"""Records that a broker gives in one call to the one that has the topic; one may be larger."""
+
+AUDIT_BROKERS_MAX = 100
+"""Brokers for which another one publishes; whoever came first has to come again."""
+
 AUDIT_CLOSE_SECONDS = 5.0
 """A broker that stops waits at most this long for the audit to be written."""
 
-AUDIT_HEAD_SEARCH_MAX = 100
-"""Entries read from the end of the audit topic to find its last record."""
+AUDIT_HEAD_SEARCH_MAX = 2000
+"""Entries read from the end of the audit topic to find the last record of one broker. Those of
+others may be behind it."""
 
 AUDIT_HEAD_TRIES = 6
 """Attempts to read them, over about half a minute."""
