@@ -404,3 +404,38 @@ async def test_a_broker_that_ends_leaves_nothing_held(client: Writing) -> None:
     client.brokers.calls.at_step = client.brokers.calls.no_step
     assert client.times(await client.found(), 0) == 1
     await client.check_settled(1)
+
+
+@writing
+async def test_appends_do_not_wait_for_a_table_whose_broker_has_died(client: Writing) -> None:
+    staged = await client.stage(0)
+    a, b, _ = client.all
+    died = asyncio.Event()
+
+    async def die(step: str) -> None:
+        if step == f"after hold {b.registry.own_id}":
+            died.set()
+            await asyncio.Event().wait()
+
+    client.brokers.calls.at_step = die
+    publishing = asyncio.create_task(client.publish(0, staged))
+    await died.wait()
+    client.brokers.stores["a"].expire()  # its session ends, and it hears nothing any more
+    client.brokers.calls.at_step = client.brokers.calls.no_step
+    client.all.remove(a)
+    del client.brokers.brokers[a.registry.own_id]
+    begun = asyncio.get_running_loop().time()
+    assert client.times(await client.found(), 0) == 0
+    topic = await b.topics.load(client.brokers.name(1))
+    data = entry(50, 0)
+    topic.ledger.append(data, stored_entry(EARLIEST, data))
+    while topic.ledger.entries < 3:
+        await asyncio.sleep(0.1)
+        if topic.closed:
+            topic = await b.topics.load(client.brokers.name(1))
+            topic.ledger.append(data, stored_entry(EARLIEST, data))
+    assert asyncio.get_running_loop().time() - begun < 5
+    assert await client.until_answered(0, staged)
+    await client.check_settled(1)
+    with pytest.raises(PulsarkError):
+        await publishing

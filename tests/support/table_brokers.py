@@ -76,13 +76,14 @@ class Calls:
         self,
         broker_id: str,
         base: TopicName,
+        asker: str,
         token: str,
         wanted: Mapping[int, Sequence[NewLedger]],
         rows: Mapping[int, int],
     ) -> dict[int, list[int]]:
         others = self._brokers[broker_id].bulk_publishing.for_others
         found = await self._step(
-            "reserve", broker_id, lambda: others.reserve(base, token, wanted, rows)
+            "reserve", broker_id, lambda: others.reserve(base, asker, token, wanted, rows)
         )
         return {partition: list(ids) for partition, ids in found.items()}
 

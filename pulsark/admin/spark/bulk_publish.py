@@ -114,7 +114,7 @@ async def reserved(topic: TopicOf, request: Request, broker: BrokerOf) -> Respon
         case "reserve":
             wanted = {n: [NewLedger(*new) for new in each] for n, each, _ in asked["partitions"]}
             rows = {n: rows for n, _, rows in asked["partitions"]}
-            found = await others.reserve(topic, asked["token"], wanted, rows)
+            found = await others.reserve(topic, asked["asker"], asked["token"], wanted, rows)
             return value({"reserved": [[n, list(ids)] for n, ids in found.items()]})
         case "hold":
             await others.hold_appends(asked["token"])

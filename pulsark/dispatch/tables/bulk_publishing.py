@@ -76,7 +76,7 @@ class BulkPublishing:
         self._schema_admission = schema_admission
         self._sealing = sealing
         self._policies_of = policies_of
-        self.for_others = ReservedForOthers(topics)
+        self.for_others = ReservedForOthers(runtime.clock, topics, sealing.far.is_live)
 
     async def staging(self, topic: TopicName, *, with_schema: bool = False) -> Staging:
         """Where files for a topic are staged; ``ClientError`` if it cannot be written to now.
@@ -158,6 +158,7 @@ class BulkPublishing:
                 self._clock,
                 broker_id,
                 topic,
+                self._sealing.far.process,
                 f"{self._rng.getrandbits(128):032x}",
                 {partition: rows[partition] for partition in partitions},
                 self._sealing.far.is_gone,

@@ -51,13 +51,15 @@ class PartitionCalls(Protocol):
         self,
         broker_id: str,
         base: TopicName,
+        asker: str,
         token: str,
         wanted: Wanted,
         rows: Mapping[int, int],
     ) -> dict[int, list[int]]:
-        """Reserve ledgers under a name of the caller's, which is new; returns their ids.
+        """Reserve ledgers under a token, which is new; returns their ids.
 
-        ``rows``: how many messages will be in a partition's.
+        ``asker`` is the process that asks: what it reserved goes with it. ``rows``: how many
+        messages will be in a partition's.
         """
 
     async def hold_appends(self, broker_id: str, base: TopicName, token: str) -> None:
@@ -76,15 +78,17 @@ class FarPartitions:
         clock: Clock,
         broker_id: str,
         base: TopicName,
+        process: str,
         token: str,
         rows: Mapping[int, int],
         is_gone: Callable[[str], bool],
     ) -> None:
-        """``is_gone`` says of a broker that it lives no more."""
+        """``process`` is this one; ``is_gone`` says of a broker that it lives no more."""
         self._calls = calls
         self._clock = clock
         self._broker_id = broker_id
         self._base = base
+        self._process = process
         self._token = token
         self._rows = rows
         self._is_gone = is_gone
@@ -92,7 +96,9 @@ class FarPartitions:
     async def add(self, wanted: Wanted) -> dict[int, list[int]]:
         """See ``Reserving``."""
         found = await self._in_time(
-            self._calls.reserve(self._broker_id, self._base, self._token, wanted, self._rows)
+            self._calls.reserve(
+                self._broker_id, self._base, self._process, self._token, wanted, self._rows
+            )
         )
         if {partition: len(ids) for partition, ids in found.items()} != {
             partition: len(new) for partition, new in wanted.items()

@@ -89,9 +89,18 @@ class FarTables:
         """Whether no other broker is known."""
         return self._registry.is_alone
 
+    @property
+    def process(self) -> str:
+        """Which process this is, for others."""
+        return self._ownership.instance
+
     def is_gone(self, broker_id: str) -> bool:
         """Whether a broker lives no more."""
         return self._registry.get(broker_id) is None
+
+    def is_live(self, process: str) -> bool:
+        """Whether the process of a broker is there, as far as is known."""
+        return any(live.instance == process for live in self._registry.live.values())
 
     async def broker_of(self, base: TopicName) -> str | None:
         """Which broker has a topic's table, or a partition; ``None``: this one.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from pulsark.dispatch.topic.topic import Topic
     from pulsark.dispatch.topics.registry import Topics
+    from pulsark.runtime import Clock
     from pulsark.storage.managed_ledger.reservations import Wanted
     from pulsark.wire.topic_name import TopicName
 
@@ -33,6 +34,9 @@ RESERVED_SECONDS = 60.0
 
 HELD_SECONDS = 15.0
 """How long appends wait to hear what became of them: longer than a step of a publish takes."""
+
+LOOK_SECONDS = 0.5
+"""So often it is looked whether the process that reserved is still there."""
 
 RESERVATIONS_MAX = 1000
 """Publishes at a time that have something reserved here."""
@@ -48,8 +52,11 @@ def check_writable(topic: Topic) -> None:
 class ReservedForOthers:
     """The other side of ``FarPartitions``."""
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, clock: Clock, topics: Topics, is_live: Callable[[str], bool]) -> None:
+        """``is_live``: whether the process of a broker is there, as far as is known."""
+        self._clock = clock
         self._topics = topics
+        self._is_live = is_live
         self._held: dict[str, _Held] = {}
 
     async def check_writable(self, base: TopicName, partitions: Sequence[int]) -> None:
@@ -58,9 +65,9 @@ class ReservedForOthers:
             check_writable(await self._topics.load(base.with_partition(partition), create=True))
 
     async def reserve(
-        self, base: TopicName, token: str, wanted: Wanted, rows: Mapping[int, int]
+        self, base: TopicName, asker: str, token: str, wanted: Wanted, rows: Mapping[int, int]
     ) -> Mapping[int, Sequence[int]]:
-        """See ``PartitionCalls``.
+        """See ``PartitionCalls``; ``asker`` is the process of the table's broker.
 
         It loads nothing: a partition with ledgers that are reserved would ask the table's broker,
         which does not answer before its publish is over.
@@ -78,7 +85,8 @@ class ReservedForOthers:
             topics[partition] = topic
         if token in self._held or len(self._held) >= RESERVATIONS_MAX:
             raise NotAttachedError("there are too many bulk publishes just now; try again")
-        held = self._held[token] = _Held(base, topics, rows)
+        held = _Held(self._clock, base, topics, rows, lambda: self._is_live(asker))
+        self._held[token] = held
         held.task.add_done_callback(lambda task: self._ended(token, task))
         return await held.ask(lambda: held.add(wanted))
 
@@ -113,9 +121,16 @@ class _Held:
     """Partitions in which ledgers are reserved. A step that was begun goes to its end."""
 
     def __init__(
-        self, base: TopicName, topics: Mapping[int, Topic], rows: Mapping[int, int]
+        self,
+        clock: Clock,
+        base: TopicName,
+        topics: Mapping[int, Topic],
+        rows: Mapping[int, int],
+        is_wanted: Callable[[], bool],
     ) -> None:
+        self._clock = clock
         self.base = base
+        self._is_wanted = is_wanted
         self._topics = topics
         self._rows = rows
         ledgers = {partition: topic.ledger for partition, topic in topics.items()}
@@ -154,8 +169,7 @@ class _Held:
     async def _run(self) -> None:
         try:
             while not self._is_decided:
-                async with asyncio.timeout(self._seconds):
-                    step, answer = await self._steps.get()
+                step, answer = await self._next()
                 try:
                     answer.set_result(await step())
                 except PulsarkError as error:
@@ -164,6 +178,17 @@ class _Held:
             log.warning("%s: no news of a bulk publish, asking its table", self.base)
         finally:
             await self._reservations.leave()
+
+    async def _next(self) -> tuple[_Step, asyncio.Future[Any]]:
+        """The next step; ``TimeoutError``: there will be none."""
+        until = self._clock.monotonic() + self._seconds
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    return await self._steps.get()
+            except TimeoutError:
+                if not self._is_wanted() or self._clock.monotonic() >= until:
+                    raise
 
 
 def _unknown() -> NotAttachedError:

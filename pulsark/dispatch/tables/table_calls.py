@@ -64,13 +64,16 @@ class PeerTableCalls:
         self,
         broker_id: str,
         base: TopicName,
+        asker: str,
         token: str,
         wanted: Wanted,
         rows: Mapping[int, int],
     ) -> dict[int, list[int]]:
         """See ``PartitionCalls``."""
         asked = [[number, list(map(list, new)), rows[number]] for number, new in wanted.items()]
-        found = await self._reserved(broker_id, base, do="reserve", token=token, partitions=asked)
+        found = await self._reserved(
+            broker_id, base, do="reserve", asker=asker, token=token, partitions=asked
+        )
         return dict(found["reserved"])
 
     async def hold_appends(self, broker_id: str, base: TopicName, token: str) -> None:
