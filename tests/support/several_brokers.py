@@ -58,20 +58,24 @@ def owners(standalone: Standalone, topics: list[str]) -> dict[str, str]:
     return found
 
 
-def spread(standalone: Standalone, topics: list[str]) -> None:
-    """Let each broker in turn have a bundle of topics, whoever has them now."""
+def spread(standalone: Standalone, topics: list[str], first: int = 0) -> None:
+    """Let each broker in turn have a bundle of topics, whoever has them now.
+
+    With another broker as the first one each bundle moves on.
+    """
     domain = f"{standalone.web_url}/lookup/v2/topic/persistent/public/default"
     namespace = f"{standalone.web_url}/admin/v2/namespaces/public/default"
     with urllib.request.urlopen(
         f"{standalone.web_url}/admin/v2/brokers/standalone", timeout=20
     ) as answer:
         brokers = sorted(json.load(answer))
+    owners(standalone, topics)  # a bundle that nobody has cannot be moved
     bundles = set()
     for topic in topics:
         with urllib.request.urlopen(f"{domain}/{topic}/bundle", timeout=20) as answer:
             bundles.add(answer.read().decode())
     for number, bundle in enumerate(sorted(bundles)):
-        query = f"destinationBroker={brokers[number % len(brokers)]}"
+        query = f"destinationBroker={brokers[(first + number) % len(brokers)]}"
         request = urllib.request.Request(f"{namespace}/{bundle}/unload?{query}", method="PUT")
         urllib.request.urlopen(request, timeout=60).close()
     wait_for(lambda: len(set(owners(standalone, topics).values())) == len(brokers))
