@@ -5,8 +5,8 @@
 storage does not take stay in memory, and those beyond a limit are dropped and counted
 (``security.audit``). The writer is not a client, so its own work is not audited.
 
-``anywhere.AuditAnywhere`` sends the records to the broker that owns the topic, if that is another one;
-``for_others.AuditForOthers`` publishes them there.
+``anywhere.AuditAnywhere`` sends the records to the broker that owns the topic, if that is another
+one; ``for_others.AuditForOthers`` publishes them there.
 
 Imported only where the audit is on.
 """
