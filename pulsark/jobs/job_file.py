@@ -28,7 +28,7 @@ def read_job_file(path: str) -> Mapping[str, Value]:
     except OSError as e:
         raise UsageError(f"--config {path}: {e.strerror or e}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"--config {path}: is no text in UTF-8") from None
+        raise UsageError(f"--config {path}: not UTF-8 text") from None
 
 
 def parse_job_file(text: str, path: str) -> dict[str, Value]:
@@ -39,9 +39,9 @@ def parse_job_file(text: str, path: str) -> dict[str, Value]:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as e:
         line = e.problem_mark.line + 1 if e.problem_mark is not None else 1
-        raise UsageError(f"{path}:{line}: this is no YAML, {e.problem}") from None
+        raise UsageError(f"{path}:{line}: not YAML: {e.problem}") from None
     except yaml.YAMLError as e:
-        raise UsageError(f"{path}: this is no YAML, {e}") from None
+        raise UsageError(f"{path}: not YAML: {e}") from None
     values: dict[str, Value] = {}
     if root is None:
         return values

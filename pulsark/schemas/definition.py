@@ -78,7 +78,7 @@ class SchemaType(Enum):
         try:
             return cls(number)
         except ValueError:
-            raise InvalidSchemaDataError(f"Schemas of type {number} are not known here") from None
+            raise InvalidSchemaDataError(f"Schema type {number} is unknown") from None
 
     @property
     def on_the_wire(self) -> int:

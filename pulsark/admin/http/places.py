@@ -70,7 +70,7 @@ class _Owned(Place):
             raise HTTPException(MISDIRECTED, reason, {NOT_OWNER.decode(): "1"})
         if getattr(request.state, AGAIN, False):
             raise HTTPException(
-                503, "What this is about moves between brokers just now; try again", _SOON
+                503, "The topic or bundle is moving between brokers; try again", _SOON
             )
         raise Elsewhere(peer, look_up)
 

@@ -74,7 +74,7 @@ async def leader(broker: BrokerOf) -> Response:
     """The broker that gives bundles to brokers; 404 if none does at this moment."""
     found = broker.registry.get(broker.leader.broker_id)
     if found is None:
-        raise fail(404, "There is no leader just now")
+        raise fail(404, "There is no leader now; try again")
     return value({"serviceUrl": found.urls.web or found.urls.web_tls, "brokerId": found.broker_id})
 
 

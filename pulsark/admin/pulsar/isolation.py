@@ -49,7 +49,7 @@ async def show_broker(cluster: str, name: str, broker: BrokerOf) -> Response:
     """The same of one broker, be it there or not."""
     wanted = unquoted(name)
     if len(wanted) > _BROKER_CHARS_MAX:
-        raise fail(412, "This is no host:port of a broker")
+        raise fail(412, "This is not the host:port of a broker")
     return value(_shown(wanted, policies_of(await _stored(broker, cluster))))
 
 

@@ -167,7 +167,7 @@ def _operation(segment: str) -> TopicOperation | NamespaceOperation:
             return kind[name]
     known = [each for kind in kinds for each in kind.__members__]
     near = near_miss(name, known)
-    raise fail(412, f"{name[:100]} is no operation{near}; there are {', '.join(known)}")
+    raise fail(412, f"{name[:100]} is not an operation{near}; there are {', '.join(known)}")
 
 
 async def _check_there(broker: Broker, topic: TopicName) -> None:

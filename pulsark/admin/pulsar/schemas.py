@@ -47,7 +47,7 @@ async def _payload(request: Request) -> SchemaData:
     body = await json_object(request)
     kind, text = body.get("type"), body.get("schema", "")
     if not isinstance(kind, str) or kind not in SchemaType.__members__:
-        raise fail(422, f"type: {str(kind)[:100]!r} is no type of a schema")
+        raise fail(422, f"type: {str(kind)[:100]!r} is not a schema type")
     if not isinstance(text, str):
         raise fail(422, "schema: the definition is a text")
     schema_type = SchemaType[kind]

@@ -48,7 +48,7 @@ async def all_here(broker: Broker, topic: TopicName, what: str) -> AsyncIterator
     yield
     if before != await _claims(broker, names):
         raise StorageError(
-            f"{what}: a partition of {topic.base} moved to another broker meanwhile; do it again"
+            f"{what}: a partition of {topic.base} moved to another broker meanwhile; try again"
         )
 
 

@@ -100,7 +100,7 @@ async def claim(query: str, request: Request, claims: ClaimsOf, rights: RightsOf
     topics = {str(TopicName.parse(name).base) for name in strings(body.get("topics"), "topics")}
     known = claims.get(query)
     if known is not None and not await rights.owns(known.owner):
-        raise fail(409, "This id is that of another's query")
+        raise fail(409, "This id belongs to another role's query")
     await _check(rights, topics, subscription if known is None else known.subscription)
     held = claims.claim(query, client, subscription, topics, rights.owner)
     if held is not None:

@@ -71,7 +71,7 @@ def show_broker(
     live = _live(client)
     found = next((each for each in live["brokers"] if each["brokerId"] == broker), None)
     if found is None:
-        raise SystemExit(f"pulsark: {broker} is not there; pulsark brokers list has all")
+        raise SystemExit(f"pulsark: {broker} is not a live broker; pulsark brokers list shows all")
     owned = _owned(client, live["cluster"], broker)
     if as_json:
         print_json({**found, "bundles": owned})

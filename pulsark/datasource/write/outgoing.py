@@ -72,7 +72,7 @@ def columns_of(names: list[str]) -> dict[str, str]:
             raise ColumnError(f"columns '{found[meaning]}' and '{name}' mean the same; drop one")
         found[meaning] = name
     if "value" not in found:
-        raise ColumnError("column 'value' is missing: it is what a message carries")
+        raise ColumnError("column 'value' is missing: it has the payload of a message")
     return found
 
 
@@ -105,7 +105,7 @@ def columns_beside_fields(names: list[str]) -> tuple[dict[str, str], list[str], 
                 f"{', '.join(known)}"
             )
     if not fields:
-        raise ColumnError("there is no column that could be a field of the value")
+        raise ColumnError("no column can be a field of the value")
     return found, fields, unread
 
 

@@ -124,7 +124,7 @@ class FarTables:
         for name in partitions:
             claim = self._ownership.guard_of(await self._ownership.bundle_named(name))
             if claim is None:
-                raise NotAttachedError(f"{name} is another broker's by now")
+                raise NotAttachedError(f"another broker serves {name} now")
             claims[name.partition] = claim
 
         async def ask(files: Sequence[DataFile], value: ColumnType | None) -> None:

@@ -86,7 +86,7 @@ class SealedCopies:
         """
         if root not in self._tables.roots.paths:
             raise InvalidResourceError(
-                f"root: {root} is none of {', '.join(self._tables.roots.paths)}"
+                f"root: {root} is not one of {', '.join(self._tables.roots.paths)}"
             )
         tables = 0
         async for name in self._names(()):
@@ -113,7 +113,7 @@ class SealedCopies:
         async with self._topic_tables.exclusively(name):
             record = await self._tables.record(name)
             if record is None or directories != await self._tables.roots.wanted(record):
-                raise InUseError(f"{name} should not be in {', '.join(directories)} any more")
+                raise InUseError(f"{name} should not be in {', '.join(directories)}")
             try:
                 await self._tables.place(name, directories)
             except StorageError as e:

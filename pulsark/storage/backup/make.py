@@ -117,8 +117,8 @@ class Backup:
                 read_store(self._data.metadata_path)  # the mark may have come since
             ).history.knows(mark):
                 raise BackupError(
-                    f"the metadata store is older than {place}, or another one: what is backed up "
-                    "would not belong together. Ask pulsark doctor --data-dir about it"
+                    f"the metadata store is older than {place}, or another one, so the backup "
+                    "would be inconsistent. Run pulsark doctor --data-dir"
                 )
 
     def _check_room(self, store: StoreReading) -> None:
@@ -240,5 +240,7 @@ def _sound(store: StoreReading) -> StoreReading:
     if wrong:
         raise BackupError(f"the metadata store is damaged: {', '.join(wrong[:5])}. {WHAT_TO_DO}")
     if not store.identity:
-        raise BackupError("the metadata store is of an earlier release: start this one on it first")
+        raise BackupError(
+            "the metadata store is of an earlier release: start this release on it, then back up"
+        )
     return store

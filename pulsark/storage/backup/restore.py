@@ -26,8 +26,8 @@ def check_empty(data: DataDir, disk: Disk) -> None:
         names = [path] if os.path.isfile(path) else disk.list(path)
         if set(names) - {LOCK_NAME}:
             raise BackupError(
-                f"{path} is of a standalone, stopped or not, that may have newer messages than "
-                "the backup. Restore into an empty directory; or move that one away first"
+                f"{path} belongs to a standalone, and may have newer messages than the backup. "
+                "Restore into an empty directory, or move this one away first"
             )
 
 
@@ -57,7 +57,7 @@ def restore(
             home = homes[place]
             path = f"{home.journal_dir if kind == 'journal' else home.ledger_dir}/{below}"
         else:
-            raise BackupError(f"{backup}: it is not known where {name} belongs")
+            raise BackupError(f"{backup}: {name} is not a file of a data directory")
         copier = Copier(disk, os.path.dirname(path), copied)
         copier.copy(f"{backup}/{name}", os.path.basename(path))
         if copier.files.get(os.path.basename(path)) != manifest.files[name]:

@@ -88,7 +88,7 @@ def ledger_at(state: BundleState, at_ms: int) -> int:
     for former in reversed(state.history):
         if former.since_ms <= at_ms:
             return former.ledger_id
-    raise NoHistoryError("What the cursors were then is not kept any more")
+    raise NoHistoryError("The history of cursors does not go back that far")
 
 
 async def cursors_at(
@@ -149,7 +149,7 @@ async def _batches(
             await manager.recover(ledger_id)  # its writer may have abandoned it
         except NoSuchLedgerError as error:
             if any(each.borrowed for each in state.history if each.ledger_id == ledger_id):
-                raise NoHistoryError("What the cursors were then is not kept any more") from error
+                raise NoHistoryError("The history of cursors does not go back that far") from error
             raise
     position = 0
     while True:

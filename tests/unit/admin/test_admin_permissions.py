@@ -124,4 +124,4 @@ def test_why_a_role_may_do_something(
 def test_an_operation_that_is_none_is_refused_with_the_nearest(api: AdminApi) -> None:
     answer = api.get(f"{NAMESPACE}/t/permissions/r/PRODUSE")
     assert answer.status == 412
-    assert answer.reason.startswith("PRODUSE is no operation (did you mean PRODUCE?)")
+    assert answer.reason.startswith("PRODUSE is not an operation (did you mean PRODUCE?)")

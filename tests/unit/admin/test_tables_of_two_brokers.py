@@ -289,7 +289,7 @@ def test_work_ends_with_an_error_if_a_partition_moves_meanwhile(both: TwoBrokers
             assert await both.a.broker.bundle_release.release(bundle)
             await both.b.broker.ownership.claim(bundle)
 
-    with pytest.raises(StorageError, match="do it again"):
+    with pytest.raises(StorageError, match="try again"):
         both.run(work())
     with pytest.raises(ClientError, match="needs all partitions"):
         both.run(work())

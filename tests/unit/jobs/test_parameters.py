@@ -121,15 +121,15 @@ word: no
     [
         ("a: 1\nb: {c: d}", "f:2: write 'key: value', with nothing nested but lists"),
         ("a:\n  b: c", "f:2: write 'key: value'"),
-        ("a: 1\nb: 'open", "f:2: this is no YAML, found unexpected end of stream"),
+        ("a: 1\nb: 'open", "f:2: not YAML: found unexpected end of stream"),
         ("a: 1\na: 2", "f:2: a is there twice"),
         ("- a", "f:1: write"),
-        ("a: [1, 2", "f:1: this is no YAML"),
+        ("a: [1, 2", "f:1: not YAML"),
         ("a: [1, [2]]", "f:1: write"),
-        ("a: b: c", "f:1: this is no YAML"),
-        ("a: *anchor", "f:1: this is no YAML, found undefined alias"),
-        ('a: "\\q"', "f:1: this is no YAML, found unknown escape character"),
-        ("a: \x01", "f: this is no YAML"),
+        ("a: b: c", "f:1: not YAML"),
+        ("a: *anchor", "f:1: not YAML: found undefined alias"),
+        ('a: "\\q"', "f:1: not YAML: found unknown escape character"),
+        ("a: \x01", "f: not YAML"),
     ],
 )
 def test_what_is_no_job_file_is_refused(text: str, said: str) -> None:
@@ -141,7 +141,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         read_job_file(str(tmp_path / "none.yaml"))
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match="no text in UTF-8"):
+    with pytest.raises(UsageError, match="not UTF-8 text"):
         read_job_file(str(tmp_path / "binary"))
 
 

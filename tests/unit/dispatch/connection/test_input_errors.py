@@ -104,7 +104,7 @@ def test_a_schema_of_an_unknown_type_is_refused(ask: str, caplog: Any) -> None:
             response = answer.getOrCreateSchemaResponse
             code, message = response.error_code, response.error_message
         assert code == ServerError.IncompatibleSchema
-        assert message == f"Schemas of type {EXTERNAL_SCHEMA} are not known here"
+        assert message == f"Schema type {EXTERNAL_SCHEMA} is unknown"
 
     with caplog.at_level(logging.WARNING):
         run()
