@@ -42,11 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--keep", action="store_true", help="leave the standalone and its data for a closer look"
     )
     parser.add_argument("--flights", type=int, metavar="N", help="publish only the first N flights")
+    parser.add_argument(
+        "--brokers", type=int, default=1, metavar="N", help="let N processes serve the topic"
+    )
     chosen = parser.parse_args(arguments)
     console = Console()
     _stop_politely()
     try:
-        return run(console, keep=chosen.keep, limit=chosen.flights)
+        return run(console, keep=chosen.keep, limit=chosen.flights, brokers=chosen.brokers)
     except PulsarkError as error:
         console.print(f"[red]{error}[/red]", highlight=False)
         return 2
@@ -80,7 +83,7 @@ def _look() -> None:
         raise KeyboardInterrupt
 
 
-def run(console: Console, *, keep: bool, limit: int | None) -> int:
+def run(console: Console, *, keep: bool, limit: int | None, brokers: int = 1) -> int:
     """The demo from start to end; the exit code."""
     began = SystemClock.monotonic()
     require_java()
@@ -89,7 +92,7 @@ def run(console: Console, *, keep: bool, limit: int | None) -> int:
         frame = data.read_flights()
         frame = frame if limit is None else frame.head(limit)
         ports = STANDARD_PORTS if keep and free(STANDARD_PORTS) else (0, 0, 0)
-        with StandaloneProcess(directory / "standalone", ports) as broker:
+        with StandaloneProcess(directory / "standalone", ports, brokers) as broker:
             console.print(f"Pulsark standalone serves {broker.service_url} and {broker.admin_url}")
             _create_topic(broker.admin_url)
             found = _stream(console, directory, broker, frame)

@@ -24,9 +24,12 @@ class StandaloneProcess:
     terminal if it is kept.
     """
 
-    def __init__(self, data_dir: Path, ports: tuple[int, int, int] = (0, 0, 0)) -> None:
+    def __init__(
+        self, data_dir: Path, ports: tuple[int, int, int] = (0, 0, 0), brokers: int = 1
+    ) -> None:
         self._data_dir = data_dir
         self._ports = ports
+        self._brokers = brokers
         self._process: subprocess.Popen[bytes] | None = None
         self.info: dict[str, str] = {}
 
@@ -55,6 +58,7 @@ class StandaloneProcess:
         command = [
             *(sys.executable, "-m", "pulsark", "standalone", "--data-dir", str(self._data_dir)),
             *("--broker-port", broker, "--web-port", web, "--flight-port", flight),
+            *("--brokers", str(self._brokers)),
         ]
         with log.open("ab") as output:
             self._process = subprocess.Popen(

@@ -91,9 +91,14 @@ def test_the_data_is_found_without_importing_its_package() -> None:
     assert (data_directory() / "flights.csv.zip").is_file()
 
 
-def test_a_standalone_that_cannot_start_says_why(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("port", "brokers", "why"), [(99999, 1, "99999"), (0, -3, "standaloneBrokers")]
+)
+def test_a_standalone_that_cannot_start_says_why(
+    tmp_path: Path, port: int, brokers: int, why: str
+) -> None:
     (tmp_path / "file").touch()
-    process = StandaloneProcess(tmp_path, ports=(99999, 0, 0))
-    with pytest.raises(PulsarkError, match=r"ended at once:(.|\n)*99999"):
+    process = StandaloneProcess(tmp_path, ports=(port, 0, 0), brokers=brokers)
+    with pytest.raises(PulsarkError, match=rf"ended at once:(.|\n)*{why}"):
         process.start()
     process.stop()
