@@ -151,7 +151,7 @@ def test_an_entry_that_breaks_the_builder_is_kept_as_it_was_sent(
     raw = rows["value_raw"].to_pylist()
     assert [raw[i] for i in (0, 17, 39)] == [originals[i] for i in (0, 17, 39)]
     assert rows["sequence_id"].to_pylist()[15:19] == [15, 16, None, 18]
-    assert "3 entries are kept as they were sent" in caplog.text
+    assert "cannot decode 3 entries" in caplog.text
     assert "5:0: ZeroDivisionError" in caplog.text
     build.add(5, 40, originals[1])
     assert build.finish()["sequence_id"].to_pylist() == [1], "as before"
