@@ -24,7 +24,7 @@ from tests.support.several_brokers import kill, processes, spread, wait_for
 from tests.support.standalone import Standalone
 
 PARTITIONS = 6
-PAUSE_MS = 10
+PAUSE_MS = 20
 """Between two messages of a program."""
 PATIENCE = 60.0
 """Seconds; each wait takes a few on a machine that is idle."""

@@ -63,6 +63,7 @@ func run(url, topic string, pause time.Duration) error {
 	go consume(consumer)
 	producer, err := client.CreateProducer(pulsar.ProducerOptions{
 		Topic: topic, Name: name, SendTimeout: -1, // none
+		BatchingMaxMessages: 10, // it goes to the next partition after a tenth of that, not of 1000
 	})
 	if err != nil {
 		return err
