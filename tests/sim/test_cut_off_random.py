@@ -137,7 +137,8 @@ class Life:
         staging = await publishing.staging(NAME)
         roots = [directory.removesuffix(f"/{STAGING}") for directory in staging.directories]
         staged = [stage(self.broker.broker.runtime.disk, roots, -1, data, f"n{number}")]
-        await publishing.publish(NAME, staging.topic_id, 0, "q", number, staged)
+        # Of a query of its own: what comes after a later number of the same query is done already.
+        await publishing.publish(NAME, staging.topic_id, 0, f"q{number}", number, staged)
         self.bulk |= dict.fromkeys(data, True)
 
     async def check(self) -> None:
