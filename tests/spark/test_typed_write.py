@@ -338,7 +338,7 @@ def test_columns_that_cannot_be_fields_are_named(
         (["struct(id as `a b`) as value"], "json", "'a b' cannot be a field"),
         (["to_timestamp_ntz('2026-01-01') as t"], "avro", "cast it to timestamp"),
         (["id", "id as __kez"], "avro", "did you mean '__key'"),
-        (["id as __key"], "avro", "no column that could be a field"),
+        (["id as __key"], "avro", "no column can be a field"),
         (["struct(id) as value"], "raw", "set option 'valueFormat' to avro or json"),
         (["struct(id) as value", "id as amount"], "avro", "'amount' is unknown"),
         (["double('NaN') as d"], "json", "'d' is NaN or infinite"),
