@@ -7,27 +7,13 @@ all else goes to the full command line (``app``).
 
 from __future__ import annotations
 
-import os
 import sys
-from contextlib import suppress
 
 __all__ = ["main"]
-
-_CLIENT = "_pulsar"
-"""The module of the official client that is in C++."""
 
 
 def main() -> None:
     """Run the command of ``sys.argv`` and exit: 0 done, 1 failed, 2 wrong usage."""
-    try:
-        _run()
-    except SystemExit as end:
-        if _CLIENT in sys.modules and isinstance(end.code, int | None):
-            _leave(end.code or 0)
-        raise
-
-
-def _run() -> None:
     from pulsark.cli.terminal.errors import ends_in_one_line
 
     with ends_in_one_line():
@@ -39,11 +25,3 @@ def _run() -> None:
             from pulsark.cli.app import app
 
             app(prog_name="pulsark")
-
-
-def _leave(code: int) -> None:
-    """Exit without destructors of C++: one of the client's threads may still end, and abort."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # nobody reads it any more
-            stream.flush()
-    os._exit(code)
