@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import get_args
 
 from pulsark.dispatch.broker import Broker
-from pulsark.dispatch.brokers.counts import Durations, Reason
+from pulsark.dispatch.brokers.counts import Reason
+from pulsark.dispatch.loop.durations import Durations
 
 Labels = tuple[tuple[str, str], ...]
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import bisect_left
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.loop.durations import Durations
 from pulsark.limits import STALL_LOGGED_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pulsark.dispatch.loop.run_queue import RunQueue
     from pulsark.runtime import Clock
 
@@ -27,31 +25,18 @@ QUIET_SECONDS = 60.0
 """Between two lines in the log."""
 
 
-class LoopStalls:
+class LoopStalls(Durations):
     """Stalls of one event loop since it was started."""
 
     def __init__(self, clock: Clock, run_queue: RunQueue) -> None:
+        super().__init__(BUCKETS_SECONDS)
         self._now = clock.monotonic
         self._run_queue = run_queue
-        self._counts = [0] * (len(BUCKETS_SECONDS) + 1)
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._logged_at = -QUIET_SECONDS
-        self.total_seconds = 0.0
         self.longest_seconds = 0.0
         """Since ``take_longest`` was called last."""
-
-    @property
-    def count(self) -> int:
-        """How often it was measured."""
-        return sum(self._counts)
-
-    def buckets(self) -> Iterator[tuple[str, int]]:
-        """Upper bounds in seconds, and how many were not above, as Prometheus counts them."""
-        so_far = 0
-        for bound, count in zip((*map(str, BUCKETS_SECONDS), "+Inf"), self._counts, strict=True):
-            so_far += count
-            yield bound, so_far
 
     def take_longest(self) -> float:
         """The longest one since the last call."""
@@ -74,8 +59,7 @@ class LoopStalls:
 
     def measured(self, seconds: float) -> None:
         """Record that the loop was blocked for this time."""
-        self._counts[bisect_left(BUCKETS_SECONDS, seconds)] += 1
-        self.total_seconds += seconds
+        self.add(seconds)
         self.longest_seconds = max(self.longest_seconds, seconds)
         step = self._run_queue.take_longest()
         now = self._now()

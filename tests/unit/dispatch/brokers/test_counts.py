@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from pulsark.dispatch.brokers.counts import BUCKETS_SECONDS, Durations
+from pulsark.dispatch.brokers.counts import BUCKETS_SECONDS
+from pulsark.dispatch.loop.durations import Durations
 
 
 def test_each_duration_is_in_all_buckets_from_its_own_on() -> None:
-    durations = Durations()
+    durations = Durations(BUCKETS_SECONDS)
     for seconds in (0.05, 0.051, 2.0, 1000.0):
         durations.add(seconds)
     found = dict(durations.buckets())
