@@ -377,8 +377,8 @@ class Pings:
 
 
 @contextmanager
-def beside(work: Callable[..., None], *arguments: object) -> Iterator[None]:
-    """A process that works while the context is open, once it has set the last argument."""
+def beside(work: Callable[..., None], *arguments: object) -> Iterator[int]:
+    """A process that works while the context is open, once it has set the last argument: its id."""
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
     process = context.Process(target=work, args=(*arguments, ready))
@@ -386,9 +386,9 @@ def beside(work: Callable[..., None], *arguments: object) -> Iterator[None]:
     try:
         if not ready.wait(START_SECONDS):
             raise RuntimeError(f"{work.__name__}{arguments} did not begin")
-        yield
+        yield process.pid or 0
     finally:
-        process.terminate()
+        process.kill()  # it may be stopped
         process.join()
 
 
