@@ -72,7 +72,8 @@ async def unload_bundle(
 ) -> Response:
     """Give a bundle up, with its topics, to ``destinationBroker`` if the query names one.
 
-    Else the next lookup decides which broker has it; it may be this one again.
+    That one gets it also if nobody has it. Without one, the next lookup decides which broker has
+    it; it may be this one again.
     """
     wanted = await checked_bundle(broker, name, bundle)
     to = request.query_params.get("destinationBroker", "")
@@ -80,8 +81,11 @@ async def unload_bundle(
         raise fail(412, f"There is no broker {to[:100]} now")
     if to and not broker.candidates.may_have(to, f"{name}/{wanted}"):
         raise fail(412, f"Namespace isolation policies keep {name} away from the broker {to[:100]}")
-    if to != broker.registry.own_id:
-        await broker.bundle_release.release(f"{name}/{wanted}", to)
+    whole = f"{name}/{wanted}"
+    if to and not broker.ownership.has(whole) and not broker.ownership.is_leaving(whole):
+        await broker.lookup.place(whole, to)
+    elif to != broker.registry.own_id:
+        await broker.bundle_release.release(whole, to)
     return done()
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,12 @@ log = logging.getLogger(__name__)
 
 CLAIM_SECONDS = 5.0
 """So long a lookup waits for the claim of another broker."""
+
+LOOK_SECONDS = 0.2
+"""So often it looks meanwhile whether that broker is still there."""
+
+CHOICES = 3
+"""Brokers that a lookup chooses one after the other, because they die."""
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
@@ -122,17 +129,16 @@ class Lookup:
             return self._there(owner, over_tls=over_tls)
         if owner is not None:
             return await self._claimed(name, bundle, over_tls=over_tls)
-        target = await self._target(
-            bundle, persistent=name.is_persistent, authoritative=authoritative
-        )
-        if target is None or target.broker_id == self._registry.own_id:
-            return await self._claimed(name, bundle, over_tls=over_tls)
-        if self.hands_over:
-            owner = await self._wait_for(bundle, target)
-            return self._there(owner, over_tls=over_tls)
-        return LookupResult(
-            target.urls, is_redirect=True, broker_id=target.broker_id, is_here=False
-        )
+        for _ in range(CHOICES):
+            target = await self._target(
+                bundle, persistent=name.is_persistent, authoritative=authoritative
+            )
+            if target is None or target.broker_id == self._registry.own_id:
+                return await self._claimed(name, bundle, over_tls=over_tls)
+            found = await self._sent_to(bundle, target, over_tls=over_tls)
+            if found is not None:
+                return found
+        raise _ask_again(bundle, "was to go to brokers that have died")
 
     async def give(self, bundle: str) -> bool:
         """Give a bundle that nobody has to a broker; whether it is this one, and has it now."""
@@ -156,6 +162,20 @@ class Lookup:
         except ClientError:
             return False  # another was faster, or it is being unloaded
         return True
+
+    async def place(self, bundle: str, broker_id: str) -> None:
+        """Have a broker claim a bundle that nobody has, whatever was decided before.
+
+        Raises ``ClientError(ServiceNotReady)`` if it does not do so in time, or another has it.
+        """
+        if broker_id == self._registry.own_id:
+            await self.assign(bundle, broker_id, anew=True)
+            await self._ownership.claim(bundle)
+            return
+        target = self._registry.get(broker_id)
+        owner = None if target is None else await self._wait_for(bundle, target, anew=True)
+        if owner is None or owner.broker_id != broker_id:
+            raise _ask_again(bundle, f"does not go to the broker {broker_id} just now")
 
     # -- answers ---
 
@@ -190,6 +210,17 @@ class Lookup:
             return not over_tls
         return self._registry.is_alone and self._settings.advertisedAddress in _THIS_MACHINE
 
+    async def _sent_to(
+        self, bundle: str, target: LiveBroker, *, over_tls: bool
+    ) -> LookupResult | None:
+        """What a client hears if another broker is to have a bundle; ``None``: that has died."""
+        if not self.hands_over:
+            return LookupResult(
+                target.urls, is_redirect=True, broker_id=target.broker_id, is_here=False
+            )
+        owner = await self._wait_for(bundle, target)
+        return None if owner is None else self._there(owner, over_tls=over_tls)
+
     # -- owners ---
 
     async def _owner(self, bundle: str) -> BundleOwner | None:
@@ -203,12 +234,9 @@ class Lookup:
         self, bundle: str, *, persistent: bool, authoritative: bool
     ) -> LiveBroker | None:
         """Who should have a bundle that nobody has; ``None`` is this broker."""
-        live = self._registry.live
-        assigned = await self._owners.assigned(bundle)
-        if assigned is not None and assigned.holds(self._clock.now_ms()):
-            found = live.get(assigned.broker_id)
-            if found is not None:
-                return found
+        noted = await self._noted(bundle)
+        if noted is not None:
+            return noted
         if authoritative and self._candidates.may_have(self._registry.own_id, bundle):
             return None
         candidates = self._candidates.of(bundle, persistent=persistent)
@@ -220,6 +248,13 @@ class Lookup:
             raise _ask_again(bundle, "was to go to a broker that has just left")
         self._chosen[bundle] = found.broker_id, found
         return found
+
+    async def _noted(self, bundle: str) -> LiveBroker | None:
+        """Who was told to claim a bundle, and may still do so."""
+        assigned = await self._owners.assigned(bundle)
+        if assigned is None or not assigned.holds(self._clock.now_ms()):
+            return None
+        return self._registry.get(assigned.broker_id)
 
     def _chosen_since_reports(self) -> dict[str, str]:
         """By bundle brokers that were chosen here and have not said anything since."""
@@ -236,36 +271,52 @@ class Lookup:
         try:
             await self._ownership.claim(bundle)
         except ClientError:
+            # Another was faster, or was told to claim it meanwhile; its claim ends the note.
+            noted = await self._noted(bundle)
             owner = await self._owner(bundle)
-            if owner is None or owner.broker_id == self._registry.own_id:
+            if owner is not None and owner.broker_id != self._registry.own_id:
+                return self._there(owner, over_tls=over_tls)
+            if owner is not None or noted is None or noted.broker_id == self._registry.own_id:
                 raise
-            return self._there(owner, over_tls=over_tls)  # it was faster
+            found = await self._sent_to(bundle, noted, over_tls=over_tls)
+            if found is None:
+                raise
+            return found
         return self._here(over_tls=over_tls)
 
-    async def _wait_for(self, bundle: str, target: LiveBroker) -> BundleOwner:
-        """Have a broker claim a bundle; whoever has it then."""
+    async def _wait_for(
+        self, bundle: str, target: LiveBroker, *, anew: bool = False
+    ) -> BundleOwner | None:
+        """Have a broker claim a bundle; whoever has it then. ``None``: it has died instead."""
+        until = self._clock.monotonic() + CLAIM_SECONDS
         with self._owners.changes_of(bundle) as changed:
-            await self.assign(bundle, target.broker_id)
-            try:
-                async with asyncio.timeout(CLAIM_SECONDS):
-                    while True:
-                        changed.clear()
-                        owner = await self._owner(bundle)
-                        if owner is not None:
-                            return owner
+            await self.assign(bundle, target.broker_id, anew=anew)
+            while True:
+                changed.clear()
+                owner = await self._owner(bundle)
+                if owner is not None:
+                    return owner
+                if self._registry.get(target.broker_id) is None:
+                    return None
+                left = until - self._clock.monotonic()
+                if left <= 0:
+                    raise _ask_again(bundle, "is not claimed yet")
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(left, LOOK_SECONDS)):
                         await changed.wait()
-            except TimeoutError as error:
-                raise _ask_again(bundle, "is not claimed yet") from error
 
-    async def assign(self, bundle: str, broker_id: str) -> None:
-        """Tell a broker to claim a bundle that nobody has, unless one was told so just now."""
+    async def assign(self, bundle: str, broker_id: str, *, anew: bool = False) -> None:
+        """Tell a broker to claim a bundle that nobody has, unless one was told so just now.
+
+        ``anew``: also then.
+        """
         path = assigned_bundle_path(bundle)
         note = Assigned(broker_id, self._clock.now_ms())
         found = await self._metadata.get(path)
         if found is not None:
             before = Assigned.decode(found)
             is_there = self._registry.get(before.broker_id) is not None
-            if is_there and before.holds(self._clock.now_ms()):
+            if not anew and is_there and before.holds(self._clock.now_ms()):
                 return
         version = ABSENT if found is None else found.version
         try:

@@ -77,6 +77,9 @@ def test_a_bundle_is_given_to_the_broker_that_is_named(
     assert api.put(f"{unload}nobody:1").status == 412
     assert api.put(f"{unload}broker:8080").status == 204
     assert api.broker.ownership.owned() == [bundle]
+    api.run(api.broker.bundle_release.release(bundle))
+    assert api.put(f"{unload}broker:8080").status == 204
+    assert api.broker.ownership.owned() == [bundle], "it is placed, though nobody had it"
     assert api.put(f"{unload}other:8090").status == 204
     assert api.broker.ownership.owned() == []
     noted = api.run(api.broker.metadata.get(assigned_bundle_path(bundle)))

@@ -169,6 +169,60 @@ def test_who_is_named_by_the_former_owner_is_not_outrun() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("hands_over", [True, False])
+def test_who_is_told_by_another_while_a_lookup_chooses_gets_the_bundle(hands_over: bool) -> None:
+    async def scenario() -> None:
+        one, two, three = await nodes(3)
+        for node in (one, two, three):
+            node.lookup.hands_over = hands_over
+        bundle = await one.ownership.bundle_named(NAME)
+
+        async def late(*_given: object, **_options: bool) -> None:
+            await three.lookup.assign(bundle, two.id)  # after it chose itself
+            if hands_over:
+                asyncio.get_running_loop().call_later(0.05, two.assigned.start)
+
+        one.lookup._target = late  # type: ignore[method-assign, assignment]
+        two.assigned.close()
+        result = await one.lookup.find(NAME)
+        assert (result.urls, result.is_redirect) == (two.urls, not hands_over)
+        assert not one.ownership.has(bundle)
+
+    asyncio.run(scenario())
+
+
+def test_a_lookup_waits_for_no_broker_that_has_died() -> None:
+    async def scenario() -> None:
+        one, two, three = await nodes(3)
+        one.lookup.hands_over = True
+        await one.report(bundles=5)
+        await three.report(bundles=3)
+        await turns()
+        two.assigned.close()
+        asking = asyncio.create_task(one.lookup.find(NAME))
+        await turns()
+        two.store.expire()
+        async with asyncio.timeout(lookup_module.CLAIM_SECONDS / 2):
+            assert (await asking).urls == three.urls
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_bundle_that_nobody_has_is_placed(number: int) -> None:
+    async def scenario() -> None:
+        found = await nodes(3)
+        bundle = await found[0].ownership.bundle_named(NAME)
+        found[2].assigned.close()
+        await found[0].lookup.assign(bundle, found[2].id)
+        await found[0].lookup.place(bundle, found[number].id)
+        assert found[number].ownership.has(bundle)
+        with pytest.raises(ClientError):
+            await found[0].lookup.place(bundle, found[1 - number].id)
+
+    asyncio.run(scenario())
+
+
 def test_without_a_sure_session_nothing_is_said() -> None:
     async def scenario() -> None:
         one, two = await nodes(2)
