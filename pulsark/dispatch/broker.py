@@ -235,6 +235,7 @@ class Broker:
         self.audit, self._audit_writer, self.audit_for_others = make_audit(
             self.settings,
             self.clock,
+            self.metadata,
             self.resources,
             self.catalog,
             self.creation,

@@ -39,6 +39,8 @@ BUNDLE_EPOCHS: Final = "/owners"
 BROKERS: Final = "/loadbalance/brokers"
 LEADER: Final = "/loadbalance/leader"
 ASSIGNED_BUNDLES: Final = "/loadbalance/assigned"
+AUDIT_LEFT: Final = "/audit"
+"""By broker the events that it could not write before it stopped."""
 BROKER_SECRET: Final = "/secrets/broker-calls"
 LEDGER_ID_COUNTER: Final = "/counters/ledger-id"
 PRODUCER_NAME_COUNTER: Final = "/counters/producer-name"
@@ -187,6 +189,11 @@ def assigned_bundle_at(path: str) -> str:
 def broker_path(broker_id: str) -> str:
     """The announcement of a live broker."""
     return f"{BROKERS}/{broker_id}"
+
+
+def audit_left_path(broker: str) -> str:
+    """What is left of a broker's audit."""
+    return f"{AUDIT_LEFT}/{quote(broker, safe='')}"
 
 
 # -- ledgers and disks ---

@@ -25,6 +25,7 @@ DOCUMENT = FORMATS / "metadata.md"
 
 
 RARE = {
+    "/audit/<broker>",
     "/doomed-tables/<id>",
     "/loadbalance/assigned/<tenant>/<namespace>/<bundle>",
     "/managed-ledger-runs/<topic id>/<first ledger>-<last ledger>",

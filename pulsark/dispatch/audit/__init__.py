@@ -6,7 +6,8 @@ storage does not take stay in memory, and those beyond a limit are dropped and c
 (``security.audit``). The writer is not a client, so its own work is not audited.
 
 ``anywhere.AuditAnywhere`` sends the records to the broker that owns the topic, if that is another
-one; ``for_others.AuditForOthers`` publishes them there.
+one; ``for_others.AuditForOthers`` publishes them there. ``left_over.AuditLeftOver`` keeps what
+could not be written before a stop.
 
 Imported only where the audit is on.
 """

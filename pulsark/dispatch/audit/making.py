@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.audit.anywhere import AuditAnywhere
 from pulsark.dispatch.audit.for_others import AuditForOthers
+from pulsark.dispatch.audit.left_over import AuditLeftOver
 from pulsark.dispatch.audit.publisher import AuditPublisher
 from pulsark.dispatch.audit.writer import AuditWriter
 from pulsark.security.audit.audit import Audit
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.creation import TopicCreation
     from pulsark.dispatch.topics.registry import Topics
     from pulsark.metadata.resources import Resources
+    from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Clock
 
 
 def make_audit(
     settings: Settings,
     clock: Clock,
+    metadata: MetadataStore,
     resources: Resources,
     catalog: TopicCatalog,
     creation: TopicCreation,
@@ -44,4 +47,5 @@ def make_audit(
     for_others = AuditForOthers(
         lambda broker: publisher(lambda: broker), settings.adminForwardTimeoutSeconds
     )
-    return audit, AuditWriter(audit, here, clock), for_others
+    left = AuditLeftOver(metadata, lambda: audit.broker_name)
+    return audit, AuditWriter(audit, here, clock, left), for_others

@@ -8,11 +8,15 @@ import logging
 from typing import TYPE_CHECKING
 
 from pulsark import __version__
+from pulsark.dispatch.audit.left_over import LeftOver
+from pulsark.errors import PulsarkError
 from pulsark.security.audit.chain import NOTHING, AuditRecord, record
 from pulsark.security.audit.events import START, STOP
 from pulsark.security.audit.limits import (
     AUDIT_CLOSE_SECONDS,
     AUDIT_EVENTS_AT_ONCE,
+    AUDIT_EVENTS_MAX,
+    AUDIT_KEEP_SECONDS,
     AUDIT_LOGGED_SECONDS,
     AUDIT_RETRY_SECONDS,
     AUDIT_RETRY_SECONDS_MAX,
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Protocol
 
+    from pulsark.dispatch.audit.left_over import AuditLeftOver
     from pulsark.runtime import Clock
     from pulsark.security.audit.audit import Audit
     from pulsark.security.audit.chain import Head
@@ -50,8 +55,14 @@ log = logging.getLogger(__name__)
 class AuditWriter:
     """Makes records of events and publishes them, some at a time."""
 
-    def __init__(self, audit: Audit, publisher: Publisher, clock: Clock) -> None:
+    def __init__(
+        self, audit: Audit, publisher: Publisher, clock: Clock, left: AuditLeftOver
+    ) -> None:
+        """``left``: what the process before could not write."""
         self._audit = audit
+        self._left = left
+        self._took_up = False
+        """Whether some of that is not durable yet."""
         self._publisher = publisher
         self._clock = clock
         self._woken = asyncio.Event()
@@ -82,11 +93,29 @@ class AuditWriter:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        left = len(self._made) + len(self._audit.waiting)
-        if left:
-            log.error("audit: %d events could not be written before the broker stopped", left)
+        if self._made or len(self._audit.waiting):
+            await self._keep()
         self._log_head()
         self._publisher.close()
+
+    async def _keep(self) -> None:
+        """Leave what could not be written to the next process of this broker."""
+        left = LeftOver(tuple(self._made), self._audit.waiting.take(AUDIT_EVENTS_MAX))
+        number, kept = len(left.records) + len(left.events), 0
+        try:
+            async with asyncio.timeout(AUDIT_KEEP_SECONDS):
+                if self._head is None:  # what the process before left comes first
+                    before = await self._left.found()
+                    left = LeftOver(before.records, [*before.events, *left.events])
+                    number = len(left.records) + len(left.events)
+                kept = await self._left.keep(left)
+        except (PulsarkError, TimeoutError) as error:
+            log.warning("audit: cannot keep what is left: %r", error)
+        if kept:
+            log.warning("audit: %d events are written when the broker starts again", kept)
+        if kept < number:
+            lost = number - kept
+            log.error("audit: %d events could not be written before the broker stopped", lost)
 
     async def _run(self) -> None:
         while True:
@@ -109,7 +138,7 @@ class AuditWriter:
         """Write some; says whether that went well."""
         try:
             if not self._publisher.is_open:
-                self._opened(await self._publisher.open())
+                await self._opened(await self._publisher.open())
             if not self._made:
                 self._make()
             if not self._made:
@@ -118,6 +147,9 @@ class AuditWriter:
             if self._audit.given_at is None:
                 self._audit.given_at = self._clock.monotonic()
             await self._publisher.publish(records, times)
+            if self._took_up:
+                await self._left.drop()
+                self._took_up = False
         except Exception as error:  # noqa: BLE001 - whatever it is, the broker goes on
             self._publisher.close()
             self._failures += 1
@@ -135,23 +167,37 @@ class AuditWriter:
             self._log_head()
         return True
 
-    def _opened(self, last: Head) -> None:
+    async def _opened(self, last: Head) -> None:
         """The topic is read: what is in it already is not published again."""
         if self._head is None:
-            self._head = last
+            await self._take_up(last)
         known = [record.head for record, _ in self._made]
         if last in known:
             stored = known.index(last) + 1
             self._audit.written += stored
             del self._made[:stored]
 
+    async def _take_up(self, last: Head) -> None:
+        """Begin with what the process before could not write, as far as it is not there."""
+        found = await self._left.found()
+        self._took_up = found != LeftOver()
+        made = [(record, time) for record, time in found.records if record.head.seq > last.seq]
+        self._made, self._head = made, made[-1][0].head if made else last
+        for event, lost in found.events:
+            self._add_after(event, lost)
+        if found.events:  # as records, which are known again
+            await self._left.keep(LeftOver(tuple(self._made)))
+
     def _make(self) -> None:
         """Records of the oldest events."""
         for event, lost in self._audit.waiting.take(AUDIT_EVENTS_AT_ONCE):
-            if lost:
-                log.warning("audit: too many events were waiting, and %d are lost", lost)
-                self._add(self._audit.loss(lost), lost)
-            self._add(event)
+            self._add_after(event, lost)
+
+    def _add_after(self, event: Event, lost: int) -> None:
+        if lost:
+            log.warning("audit: too many events were waiting, and %d are lost", lost)
+            self._add(self._audit.loss(lost), lost)
+        self._add(event)
 
     def _add(self, event: Event, lost: int = 0) -> None:
         made = record(event, self._head or NOTHING, lost)

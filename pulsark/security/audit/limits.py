@@ -58,6 +58,12 @@ AUDIT_BROKERS_MAX = 100
 AUDIT_CLOSE_SECONDS = 5.0
 """A broker that stops waits at most this long for the audit to be written."""
 
+AUDIT_LEFT_BYTES_MAX = 512 << 10
+"""Room for what a broker could not write before it stopped, in the metadata store."""
+
+AUDIT_KEEP_SECONDS = 2.0
+"""It waits at most this long until that is kept."""
+
 AUDIT_HEAD_SEARCH_MAX = 2000
 """Entries read from the end of the audit topic to find the last record of one broker. Those of
 others may be behind it."""

@@ -10,14 +10,18 @@ from typing import Any
 
 import pytest
 
+from pulsark.dispatch.audit.left_over import AuditLeftOver
 from pulsark.dispatch.audit.writer import AuditWriter
 from pulsark.errors import ClientError, ServerError
+from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
+from pulsark.metadata.paths import AUDIT_LEFT
 from pulsark.security.audit.audit import Audit
 from pulsark.security.audit.chain import NOTHING, AuditRecord, Head, checked
 from pulsark.security.audit.limits import (
     AUDIT_CLOSE_SECONDS,
     AUDIT_EVENTS_AT_ONCE,
     AUDIT_EVENTS_MAX,
+    AUDIT_LEFT_BYTES_MAX,
     AUDIT_STUCK_SECONDS,
 )
 from pulsark.security.principal import Origin
@@ -35,9 +39,12 @@ class Topic:
         self.failing = 0
         self.stores_before_failing = 0
         self.silent = False
+        self.opens = True
         self.largest = 0
 
     async def open(self) -> Head:
+        if not self.opens:
+            raise ClientError(ServerError.ServiceNotReady, "its broker has gone")
         self.opened += 1
         self.is_open = True
         return self.stored[-1].head if self.stored else NOTHING
@@ -67,14 +74,17 @@ class Topic:
 Test = Callable[[Audit, Topic, AuditWriter], Coroutine[Any, Any, None]]
 
 
-def run(test: Test, topic: Topic | None = None) -> Topic:
+def run(test: Test, topic: Topic | None = None, tree: MemoryTree | None = None) -> Topic:
     topic = topic or Topic()
+    tree = tree or MemoryTree()
     with Simulation() as sim:
         clock = sim.runtime(SimDisk()).clock
 
         async def main() -> None:
             audit = Audit(clock, "c", "b")
-            writer = AuditWriter(audit, topic, clock)
+            writer = AuditWriter(
+                audit, topic, clock, AuditLeftOver(MemoryMetadataStore(tree), lambda: "b")
+            )
             writer.start()
             await test(audit, topic, writer)
 
@@ -204,8 +214,72 @@ def test_a_stop_waits_for_no_storage_that_is_gone(
         took = asyncio.get_running_loop().time() - before
         assert took <= AUDIT_CLOSE_SECONDS if kind == "silent" else took < 0.1
 
+    topic, tree = Topic(), MemoryTree()
+    run(test, topic, tree)
+    assert "2 events are written when the broker starts again" in caplog.text
+    topic.silent, topic.failing = False, 0
+
+    async def after(audit: Audit, topic: Topic, writer: AuditWriter) -> None:
+        await settle()
+        assert tree.children(AUDIT_LEFT) == []
+        await writer.close()
+
+    run(after, topic, tree)
+    assert topic.operations == ["start", "e", "stop", "start", "stop"]
+    assert checked(topic.read) == []
+
+
+@pytest.mark.parametrize("stored", [0, 1, 2])
+def test_what_was_stored_without_an_answer_before_a_stop_is_not_written_again(stored: int) -> None:
+    async def before(audit: Audit, topic: Topic, writer: AuditWriter) -> None:
+        await settle()
+        topic.failing, topic.stores_before_failing = 1, stored
+        audit.broker("e")
+        await writer.close()
+
+    async def after(audit: Audit, topic: Topic, writer: AuditWriter) -> None:
+        await writer.close()
+
+    tree = MemoryTree()
+    topic = run(before, tree=tree)
+    run(after, topic, tree)
+    assert topic.operations == ["start", "e", "stop", "start", "stop"]
+    assert checked(topic.read) == []
+    assert tree.children(AUDIT_LEFT) == []
+
+
+def test_what_two_processes_could_not_write_comes_in_order() -> None:
+    async def never(audit: Audit, topic: Topic, writer: AuditWriter) -> None:
+        topic.opens = False
+        audit.broker("e")
+        await settle()
+        await writer.close()
+
+    async def after(audit: Audit, topic: Topic, writer: AuditWriter) -> None:
+        topic.opens = True
+        await writer.close()
+
+    tree = MemoryTree()
+    topic = run(never, tree=tree)
+    run(never, topic, tree)
+    run(after, topic, tree)
+    assert topic.operations == [*["start", "e", "stop"] * 2, "start", "stop"]
+    assert checked(topic.read) == []
+
+
+def test_what_is_more_than_there_is_room_for_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(audit: Audit, topic: Topic, writer: AuditWriter) -> None:
+        topic.opens = False
+        for _ in range(AUDIT_LEFT_BYTES_MAX // 256):
+            audit.broker("e", "x" * 400)
+        await writer.close()
+
     run(test)
-    assert "2 events could not be written" in caplog.text
+    said = [int(record.args[0]) for record in caplog.records[-2:] if isinstance(record.args, tuple)]
+    assert "written when the broker starts again" in caplog.messages[-2]
+    assert "could not be written" in caplog.messages[-1]
+    assert sum(said) == AUDIT_LEFT_BYTES_MAX // 256 + 2
+    assert AUDIT_LEFT_BYTES_MAX // 1024 < said[0] < AUDIT_LEFT_BYTES_MAX // 400
 
 
 def test_a_defect_ends_neither_writer_nor_broker() -> None:
