@@ -30,6 +30,7 @@ from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import Runtime, Worker, run_in_worker
 from pulsark.schemas.definition import IncompatibleSchemaError, SchemaData, SchemaType
 from pulsark.schemas.strategies import SchemaCompatibilityStrategy, relevant
+from pulsark.tasks import heard
 from pulsark.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
@@ -324,8 +325,7 @@ class Schemas:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._free.release()
-        if not task.cancelled():
-            task.exception()  # seen, should its client have left
+        heard(task)
 
 
 def _line(record: dict[str, Any]) -> _Version:

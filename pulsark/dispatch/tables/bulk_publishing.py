@@ -6,7 +6,6 @@ brokers own it asks these (``far_partitions``).
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +14,7 @@ from pulsark.dispatch.tables.reserved_for_others import ReservedForOthers, check
 from pulsark.errors import ClientError, CorruptEntryError, ServerError
 from pulsark.schemas.column_types import BINARY, ColumnType
 from pulsark.storage.managed_ledger.reservations import Reservations
+from pulsark.tasks import to_its_end
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -130,10 +130,9 @@ class BulkPublishing:
         leaves = await self._leaves(topic, sorted(rows))
         if not await self._sealing.tables.publishing.has_published(topic, topic_id, ident, number):
             await self._check_writable(topic, leaves)
-        publishing = asyncio.create_task(
+        return await to_its_end(
             self._publish(leaves, rows, topic, topic_id, ident, number, staged, value)
         )
-        return await asyncio.shield(publishing)
 
     async def close(self) -> None:
         """Let others end what they have begun here."""

@@ -26,6 +26,7 @@ from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.model.moving import Moving
 from pulsark.dispatch.topics.bundles import Covered, namespace_of
 from pulsark.errors import ClientError, PulsarkError, ServerError
+from pulsark.tasks import heard
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -118,6 +119,7 @@ class BundleRelease:
     def _begin(self, bundle: str, to: str, last: Last | None) -> asyncio.Task[bool]:
         releasing = asyncio.create_task(self._release(bundle, to, last))
         self._releasing[bundle] = releasing
+        releasing.add_done_callback(heard)
         releasing.add_done_callback(lambda _: self._releasing.pop(bundle))
         return releasing
 

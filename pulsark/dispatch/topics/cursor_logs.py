@@ -41,12 +41,14 @@ class CursorLogs:
         opening = self._logs.get(bundle)
         if opening is None:
             opening = self._logs[bundle] = asyncio.create_task(self._open(bundle))
-        try:
-            return await asyncio.shield(opening)
-        except Exception:
-            if self._logs.get(bundle) is opening:
-                del self._logs[bundle]
-            raise
+            opening.add_done_callback(lambda task: self._opened(bundle, task))
+        return await asyncio.shield(opening)
+
+    def _opened(self, bundle: str, task: asyncio.Task[CursorLog]) -> None:
+        """One that failed is opened anew by the next, also if nobody waits for it any more."""
+        is_open = not task.cancelled() and task.exception() is None
+        if not is_open and self._logs.get(bundle) is task:
+            del self._logs[bundle]
 
     async def _open(self, bundle: str) -> CursorLog:
         metadata, ledgers = await self._storage.of_bundle(bundle)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pulsark.errors import LedgerFencedError, MetadataError, StorageError
 from pulsark.storage.managed_ledger.states import Event, UnknownEventError
+from pulsark.tasks import to_its_end
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -99,12 +100,7 @@ class Changes:
             async with self.alone(terminated=terminated):
                 return await step()
 
-        return await self._to_its_end(run())
-
-    async def _to_its_end(self, change: Coroutine[Any, Any, T]) -> T:
-        task = self._loop.create_task(change)
-        task.add_done_callback(_heard)
-        return await asyncio.shield(task)
+        return await to_its_end(run())
 
     @asynccontextmanager
     async def alone(self, *, terminated: bool = False) -> AsyncIterator[None]:
@@ -136,7 +132,7 @@ class Changes:
                 with self._unless_bug():
                     await step()
 
-        await self._to_its_end(run())
+        await to_its_end(run())
 
     @contextmanager
     def _unless_bug(self) -> Iterator[None]:
@@ -147,9 +143,3 @@ class Changes:
             if e.life is self._last.life:
                 self._last.stop(Event.BUG, StorageError(f"{self._path} stopped: {e}"))
             raise
-
-
-def _heard(change: asyncio.Task[Any]) -> None:
-    """Retrieve the outcome, which a cancelled caller does not ask for."""
-    if not change.cancelled():
-        change.exception()

@@ -179,6 +179,25 @@ async def test_what_cannot_be_published_is_refused_and_leaves_nothing(
 
 
 @scenario(sealEnabled=True)
+async def test_who_leaves_a_publish_that_fails_leaves_no_defect(broker: BrokerInMemory) -> None:
+    """The simulation fails for an error that nobody retrieves."""
+    await append(broker, 0)
+    staging = await broker.broker.bulk_publishing.staging(NAME)
+    good = staged(broker, staging, 0, (-1, [message(0)]))
+    gone = [replace(good[0], files=(replace(good[0].files[0], path="1-a-0.parquet"),))]
+    for steps in range(40):
+        publishing = asyncio.create_task(
+            broker.broker.bulk_publishing.publish(NAME, staging.topic_id, 0, "q", 0, gone)
+        )
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        publishing.cancel()
+        with pytest.raises((ClientError, asyncio.CancelledError)):
+            await publishing
+        await asyncio.sleep(1)
+
+
+@scenario(sealEnabled=True)
 async def test_unpublished_files_are_deleted_after_a_day(broker: BrokerInMemory) -> None:
     await append(broker, 0)
     staging = await broker.broker.bulk_publishing.staging(NAME)
