@@ -6,7 +6,7 @@ called ``_total``: that is how Pulsar has it. Series exist for topics that are l
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastapi.responses import StreamingResponse
@@ -52,7 +52,7 @@ async def _lines(broker: Broker, stats: Stats) -> AsyncIterator[str]:
     if broker.scalable is not None:
         totals = (await broker.scalable.sums())._asdict()
         found = ((f"pulsark_scalable_{name}", (), number) for name, number in totals.items())
-        async for line in render(found, cluster):
+        async for line in render(in_turns(found, METRICS_PER_TURN_MAX), cluster):
             yield line
     yield moves(broker.ownership.counts.moves, f'cluster="{_escaped(cluster)}"')
     if broker.loop_stalls is not None:
@@ -62,10 +62,10 @@ async def _lines(broker: Broker, stats: Stats) -> AsyncIterator[str]:
     yield _process_metrics()
 
 
-async def render(found: Iterable[Sample], cluster: str) -> AsyncIterator[str]:
+async def render(found: AsyncIterable[Sample], cluster: str) -> AsyncIterator[str]:
     """Samples as lines, those of one name together."""
     families: dict[str, list[str]] = {}
-    async for name, labels, number in in_turns(found, METRICS_PER_TURN_MAX):
+    async for name, labels, number in found:
         inside = ",".join(
             f'{key}="{_escaped(label)}"' for key, label in (("cluster", cluster), *labels)
         )
@@ -76,30 +76,62 @@ async def render(found: Iterable[Sample], cluster: str) -> AsyncIterator[str]:
             yield line
 
 
-def samples(broker: Broker, stats: Stats) -> Iterator[Sample]:
-    """The samples of one broker."""
-    settings = broker.settings
-    by_namespace: dict[str, list[dict[str, float]]] = {}
-    everything: list[dict[str, float]] = []
-    for topic in broker.topics.served():
+class Sums:
+    """Of the numbers of topics, those that have a sum; by name."""
+
+    def __init__(self) -> None:
+        self.topics = 0
+        self.numbers: dict[str, float] = {}
+
+    def add(self, numbers: dict[str, float], topics: int = 1) -> None:
+        """Add those of one topic, or of some."""
+        self.topics += topics
+        for name, number in numbers.items():
+            if name not in _NOT_ADDED:
+                self.numbers[name] = self.numbers.get(name, 0) + number
+
+
+async def samples(broker: Broker, stats: Stats) -> AsyncIterator[Sample]:
+    """The samples of one broker. Others have their turns in between."""
+    by_namespace: dict[str, Sums] = {}
+    async for topic in in_turns(broker.topics.served()):
         found = stats.topic(topic)
-        sums = _topic_sums(topic, found, settings)
-        by_namespace.setdefault(topic.name.namespace_name, []).append(sums)
-        everything.append(sums)
-        if settings.exposeTopicLevelMetricsInPrometheus:
-            labels = _topic_labels(topic, settings)
-            yield from ((f"pulsar_{name}", labels, number) for name, number in sums.items())
-            yield from _subscriptions(found, labels, settings)
-            if settings.exposeProducerLevelMetricsInPrometheus:
-                yield from _producers(found, labels)
-    for namespace, topics in sorted(by_namespace.items()):
-        labels = (("namespace", namespace),)
-        yield "pulsar_topics_count", labels, len(topics)
-        if not settings.exposeTopicLevelMetricsInPrometheus:
-            for name, number in _added(topics).items():
-                remote = (("remote_cluster", "local"),) if name == "msg_backlog" else ()
-                yield f"pulsar_{name}", labels + remote, number
-    yield from _broker_samples(broker, _added(everything), len(everything))
+        numbers = _topic_numbers(topic, found, broker.settings)
+        by_namespace.setdefault(topic.name.namespace_name, Sums()).add(numbers)
+        if broker.settings.exposeTopicLevelMetricsInPrometheus:
+            of_topic = _of_topic(topic, found, numbers, broker.settings)
+            async for sample in in_turns(of_topic, METRICS_PER_TURN_MAX):
+                yield sample
+    everything = Sums()
+    async for namespace, sums in in_turns(sorted(by_namespace.items())):
+        everything.add(sums.numbers, sums.topics)
+        for sample in _of_namespace(namespace, sums, broker.settings):
+            yield sample
+    record_bytes_max = 0
+    async for each in in_turns(broker.topics.loaded(), METRICS_PER_TURN_MAX):
+        record_bytes_max = max(record_bytes_max, each.ledger.record_bytes)
+    yield "pulsark_topic_record_bytes_max", (), record_bytes_max
+    async for sample in in_turns(_broker_samples(broker, everything), METRICS_PER_TURN_MAX):
+        yield sample
+
+
+def _of_topic(
+    topic: AnyTopic, found: dict[str, Any], numbers: dict[str, float], settings: Settings
+) -> Iterator[Sample]:
+    labels = _topic_labels(topic, settings)
+    yield from ((f"pulsar_{name}", labels, number) for name, number in numbers.items())
+    yield from _subscriptions(found, labels, settings)
+    if settings.exposeProducerLevelMetricsInPrometheus:
+        yield from _producers(found, labels)
+
+
+def _of_namespace(namespace: str, sums: Sums, settings: Settings) -> Iterator[Sample]:
+    labels = (("namespace", namespace),)
+    yield "pulsar_topics_count", labels, sums.topics
+    if not settings.exposeTopicLevelMetricsInPrometheus:
+        for name, number in sums.numbers.items():
+            remote = (("remote_cluster", "local"),) if name == "msg_backlog" else ()
+            yield f"pulsar_{name}", labels + remote, number
 
 
 def _topic_labels(topic: AnyTopic, settings: Settings) -> Labels:
@@ -113,7 +145,7 @@ def _topic_labels(topic: AnyTopic, settings: Settings) -> Labels:
     return (("namespace", name.namespace_name), ("topic", str(name)))
 
 
-def _topic_sums(topic: AnyTopic, found: dict[str, Any], settings: Settings) -> dict[str, float]:
+def _topic_numbers(topic: AnyTopic, found: dict[str, Any], settings: Settings) -> dict[str, float]:
     subscriptions = list(found["subscriptions"].values())
     copies = settings.managedLedgerDefaultWriteQuorum
     return {
@@ -138,16 +170,6 @@ def _topic_sums(topic: AnyTopic, found: dict[str, Any], settings: Settings) -> d
         "publish_rate_limit_times": found["publishRateLimitedTimes"],
         "delayed_message_index_size_bytes": found["delayedMessageIndexSizeInBytes"],
     }
-
-
-def _added(topics: list[dict[str, float]]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for sums in topics:
-        for name, number in sums.items():
-            total[name] = total.get(name, 0) + number
-    for name in _NOT_ADDED:
-        total.pop(name, None)
-    return total
 
 
 _NOT_ADDED = (
@@ -236,10 +258,10 @@ _OF_BROKER = (
 )
 
 
-def _broker_samples(broker: Broker, total: dict[str, float], topics: int) -> Iterator[Sample]:
-    yield "pulsar_broker_topics_count", (), topics
+def _broker_samples(broker: Broker, everything: Sums) -> Iterator[Sample]:
+    yield "pulsar_broker_topics_count", (), everything.topics
     for name in _OF_BROKER:
-        yield f"pulsar_broker_{name}", (), total.get(name, 0)
+        yield f"pulsar_broker_{name}", (), everything.numbers.get(name, 0)
     where = (("broker", broker.settings.advertisedAddress), ("metric", "broker_connection"))
     yield "pulsar_active_connections", where, len(broker.connections)
     yield "pulsar_broker_throttled_connections", (), broker.publish_rates.held
@@ -254,8 +276,6 @@ def _broker_samples(broker: Broker, total: dict[str, float], topics: int) -> Ite
     yield "pulsark_bookies_available", (), there
     yield "pulsar_lb_bundles_split_total", (), broker.bundle_split.done
     yield "pulsar_lb_unload_bundle_total", (), broker.load_shedding.moves
-    records = (topic.ledger.record_bytes for topic in broker.topics.loaded())
-    yield "pulsark_topic_record_bytes_max", (), max(records, default=0)
     for topic in broker.tables.changed():
         labels = (("namespace", TopicName.parse(topic).namespace_name), ("topic", topic))
         yield "pulsark_table_changed_by_others", labels, 1
@@ -263,7 +283,7 @@ def _broker_samples(broker: Broker, total: dict[str, float], topics: int) -> Ite
         ("tenant", broker.storage_quotas.tenants),
         ("namespace", broker.storage_quotas.namespaces),
     ):
-        for name, use in uses.items():
+        for name, use in list(uses.items()):
             yield f"pulsark_{kind}_storage_bytes", ((kind, name),), use.bytes
             yield f"pulsark_{kind}_storage_quota_bytes", ((kind, name),), use.limit
     yield from ownership_samples(broker)
@@ -275,15 +295,15 @@ def _broker_samples(broker: Broker, total: dict[str, float], topics: int) -> Ite
 
 
 def _logins(logins: Logins) -> Iterator[Sample]:
-    for (provider, method), count in logins.successes.items():
+    for (provider, method), count in list(logins.successes.items()):
         by = (("provider_name", provider), ("auth_method", method))
         yield "pulsar_authentication_success_total", by, count
-    for (provider, method, reason), count in logins.failures.items():
+    for (provider, method, reason), count in list(logins.failures.items()):
         why = (("provider_name", provider), ("auth_method", method), ("reason", reason))
         yield "pulsar_authentication_failures_total", why, count
         if reason == "expired":
             yield "pulsar_expired_token_total", (("provider_name", provider),), count
-    for via, trials in logins.trials.items():
+    for via, trials in list(logins.trials.items()):
         yield "pulsark_crowded_out_connections_total", (("via", via),), trials.refused
 
 

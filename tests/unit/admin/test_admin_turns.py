@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -57,6 +58,25 @@ def test_broker_statistics(crowded: AdminApi, monkeypatch: pytest.MonkeyPatch, p
     else:
         bundles = found["public/default"].values()
         assert sum(len(domains["persistent"]) for domains in bundles) == TOPICS
+
+
+@pytest.mark.parametrize("by_topic", [True, False])
+def test_statistics_for_metrics(
+    crowded: AdminApi, monkeypatch: pytest.MonkeyPatch, by_topic: bool
+) -> None:
+    settings = replace(crowded.broker.settings, exposeTopicLevelMetricsInPrometheus=by_topic)
+    monkeypatch.setattr(crowded.broker, "settings", settings)
+    looked_at: list[Any] = []
+    one = crowded.stats.topic
+    monkeypatch.setattr(
+        crowded.stats, "topic", lambda topic: [looked_at.append(topic), one(topic)][1]
+    )
+    request = crowded._call("GET", "/metrics", b"", {})
+    answer, most = longest_turn(crowded, looked_at, request)
+    assert most <= TOPICS_PER_TURN_MAX
+    lines = answer.body.decode().splitlines()
+    assert f'pulsar_broker_topics_count{{cluster="standalone"}} {TOPICS}' in lines
+    assert sum(line.startswith("pulsar_rate_in{") for line in lines) == (TOPICS if by_topic else 1)
 
 
 def test_metrics(crowded: AdminApi, monkeypatch: pytest.MonkeyPatch) -> None:
