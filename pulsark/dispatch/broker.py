@@ -191,6 +191,7 @@ class Broker:
         self.load_shedding = LoadShedding(
             settings,
             self.clock,
+            metadata,
             self.registry,
             self.candidates,
             self.share,

@@ -28,6 +28,7 @@ RARE = {
     "/audit/<broker>",
     "/doomed-tables/<id>",
     "/loadbalance/assigned/<tenant>/<namespace>/<bundle>",
+    "/loadbalance/moved",
     "/managed-ledger-runs/<topic id>/<first ledger>-<last ledger>",
     "/removed-ledgers/<id>",
     "/secrets/broker-calls",

@@ -40,6 +40,12 @@ class GroupBundles:
                 found[broker_id] += 1
         return found
 
+    def may_move(self, bundle: str, to: str) -> bool:
+        """Whether the group is spread at least as evenly after a move of one of its bundles."""
+        source = self.owned.get(bundle)
+        held = Counter(self.owned.values())
+        return source is None or held[to] < held[source]
+
 
 NO_GROUP: Final = GroupBundles(frozenset(), {})
 

@@ -8,7 +8,7 @@ forth:
   the busier one. If the reports are right, each move lowers the sum of the squares of all
   utilisations, so moves come to an end.
 - Then both brokers are left alone until they have reported again.
-- A moved bundle stays for a grace period, whatever the reports.
+- A moved bundle stays for a grace period, whatever the reports, and whoever leads then.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ class Move:
 class Shedding:
     """The state that is kept from round to round."""
 
-    def __init__(self) -> None:
+    def __init__(self, moved: Mapping[str, float] | None = None) -> None:
+        """``moved``: what a leader before had moved."""
         self._busy_rounds: dict[str, int] = {}
-        self._moved: dict[str, float] = {}
+        self.moved = dict(moved or {})
+        """By bundle when it was moved, if that is not long ago."""
 
     def round(
         self,
@@ -57,7 +59,9 @@ class Shedding:
         may_have: Callable[[str, str], bool],
     ) -> list[Move]:
         """The moves of this round. ``may_have(broker, bundle)``: whether a move is allowed."""
-        self._moved = {bundle: at for bundle, at in self._moved.items() if now - at < grace_seconds}
+        self.moved = {
+            bundle: at for bundle, at in self.moved.items() if 0 <= now - at < grace_seconds
+        }
         known = {broker_id: report.utilisation for broker_id, report in brokers.items()}
         average = sum(known.values()) / len(known) if known else 0.0
         self._busy_rounds = {
@@ -72,7 +76,7 @@ class Shedding:
             move = self._move_from(source, brokers, known, may_have)
             if move is not None:
                 moves.append(move)
-                self._moved[move.bundle] = now
+                self.moved[move.bundle] = now
                 self._busy_rounds[source] = 0
                 del known[source], known[move.to]  # one move per broker and round
         return moves
@@ -88,6 +92,6 @@ class Shedding:
         for to in sorted(known, key=lambda each: (known[each], each)):
             room = (known[source] - known[to]) / 2 * SURE_PART
             for bundle, part in brokers[source].busiest:
-                if LEAST_PART <= part < room and bundle not in self._moved and may_have(to, bundle):
+                if LEAST_PART <= part < room and bundle not in self.moved and may_have(to, bundle):
                     return Move(bundle, source, to)
         return None

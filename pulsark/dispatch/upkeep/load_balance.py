@@ -6,20 +6,25 @@ in order, one after the other, and nothing is done for a broker that is alone.
 
 from __future__ import annotations
 
+import json
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.brokers.shedding import Move, Shedding
 from pulsark.dispatch.brokers.splitting import SplitLimits, to_split
 from pulsark.dispatch.topics.bundles import namespace_of
 from pulsark.errors import ClientError, PulsarkError, ServerError
+from pulsark.metadata.paths import MOVED_BUNDLES
+from pulsark.metadata.store import ANY_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pulsark.config.settings import Settings
+    from pulsark.dispatch.brokers.anti_affinity import GroupBundles
     from pulsark.dispatch.brokers.candidates import Candidates
-    from pulsark.dispatch.brokers.load import BundleLoad
+    from pulsark.dispatch.brokers.load import BundleLoad, LoadReport
     from pulsark.dispatch.brokers.registry import BrokerRegistry
     from pulsark.dispatch.peers.peers import Peers
     from pulsark.dispatch.topics.bundle_release import BundleRelease
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.ownership import Ownership
     from pulsark.dispatch.upkeep.share import Share
     from pulsark.metadata.namespaces import Namespaces
+    from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Clock
 
 log = logging.getLogger(__name__)
@@ -87,6 +93,7 @@ class LoadShedding:
         self,
         settings: Settings,
         clock: Clock,
+        metadata: MetadataStore,
         registry: BrokerRegistry,
         candidates: Candidates,
         share: Share,
@@ -95,12 +102,13 @@ class LoadShedding:
     ) -> None:
         self._settings = settings
         self._clock = clock
+        self._metadata = metadata
         self._registry = registry
         self._candidates = candidates
         self._share = share
         self._release = release
         self._peers = peers
-        self._shedding = Shedding()
+        self._shedding: Shedding | None = None
         self.moves = 0
         """Bundles that were moved."""
 
@@ -109,26 +117,43 @@ class LoadShedding:
         settings = self._settings
         wanted = settings.loadBalancerEnabled and settings.loadBalancerSheddingEnabled
         if not wanted or self._registry.is_alone or not self._share.leads:
-            self._shedding = Shedding()
+            self._shedding = None
             return
+        if self._shedding is None:
+            self._shedding = Shedding(await self._moved())
+        loads = {broker_id: live.load for broker_id, live in self._registry.live.items()}
         moves = self._shedding.round(
-            {broker_id: live.load for broker_id, live in self._registry.live.items()},
-            self._clock.monotonic(),
+            loads,
+            self._clock.now_ms() / 1000,
             threshold=settings.loadBalancerBrokerThresholdShedderPercentage / 100,
             grace_seconds=settings.loadBalancerSheddingGracePeriodMinutes * 60,
-            may_have=self._may_have,
+            may_have=partial(self._may_have, await self._groups(loads.values())),
         )
+        if moves:  # first: whoever leads next knows also of those of which this one did not hear
+            value = {"version": 1, "bundles": self._shedding.moved}
+            await self._metadata.put(MOVED_BUNDLES, json.dumps(value).encode(), ANY_VERSION)
         peers = self._peers()
         for move in moves:
             await self._carry_out(move, peers)
 
-    def _may_have(self, broker_id: str, bundle: str) -> bool:
+    async def _moved(self) -> dict[str, float]:
+        """What was moved not long ago, also by another leader."""
+        found = await self._metadata.get(MOVED_BUNDLES)
+        return {} if found is None else dict(json.loads(found.value)["bundles"])
+
+    async def _groups(self, loads: Iterable[LoadReport]) -> dict[str, GroupBundles]:
+        """By namespace of busy bundles who has those of its anti-affinity group."""
+        bundles = {namespace_of(bundle): bundle for load in loads for bundle, _ in load.busiest}
+        return {name: await self._candidates.beside(each) for name, each in bundles.items()}
+
+    def _may_have(self, groups: Mapping[str, GroupBundles], broker_id: str, bundle: str) -> bool:
         """A bundle has topics of both kinds, so it does not go to who serves one kind only."""
         live = self._registry.get(broker_id)
         return (
             live is not None
             and live.serves(persistent=True)
             and live.serves(persistent=False)
+            and groups[namespace_of(bundle)].may_move(bundle, broker_id)
             and self._candidates.may_have(broker_id, bundle)
         )
 

@@ -128,6 +128,20 @@ def test_a_bundle_that_was_moved_stays_for_a_while() -> None:
     assert cluster.moves[before][1] == Move(moved, "b1", "b0")
 
 
+def test_the_next_leader_knows_what_was_moved() -> None:
+    cluster = cluster_of([0.3, 0.2, 0.2], [])
+    cluster.rounds(ROUNDS)
+    moved = cluster.moves[0][1].bundle
+    cluster.parts = {bundle: 0.3 if bundle == moved else 0.001 for bundle in cluster.parts}
+    cluster.parts["1/more"], cluster.owners["1/more"] = 0.6, "b1"
+    cluster.may_have = lambda broker_id, bundle: bundle == moved
+    known = cluster.shedding.moved
+    cluster.shedding = Shedding(known)
+    assert cluster.rounds(ROUNDS) == 0
+    cluster.shedding = Shedding({bundle: at + 1e6 for bundle, at in known.items()})
+    assert cluster.rounds(ROUNDS) == 1, "the clock went back: what is to come is not waited for"
+
+
 @pytest.mark.parametrize("noise", [0.0, 0.05])
 @pytest.mark.parametrize("seed", range(30))
 def test_moves_are_few_and_come_to_an_end(seed: int, noise: float) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from pulsark.dispatch.brokers.load import LoadReport
 from pulsark.dispatch.brokers.shedding import ROUNDS
 from pulsark.dispatch.topics.bundles import Covered
+from pulsark.metadata.paths import MOVED_BUNDLES
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, scenario
 from tests.support.two_brokers import Node, TwoBrokers
@@ -115,6 +117,45 @@ def test_a_busy_broker_gives_a_bundle_to_the_other_one(both: TwoBrokers, leads: 
     assert not source.broker.ownership.has(bundle)
     assert to.broker.ownership.has(bundle)
     assert (leader.broker.load_shedding.moves, follower.broker.load_shedding.moves) == (1, 0)
+
+
+def test_a_new_leader_does_not_move_back_what_the_former_one_moved(both: TwoBrokers) -> None:
+    leader, follower = leader_of(both)
+    bundle = busy(both, leader)
+    rounds(both, ROUNDS)
+    assert follower.broker.ownership.has(bundle)
+    leader.broker.load_shedding._shedding = None  # as one that has just become it
+    busy(both, follower)
+    rounds(both, 2 * ROUNDS)
+    assert follower.broker.ownership.has(bundle)
+    known = both.run(leader.broker.metadata.get(MOVED_BUNDLES))
+    assert known is not None
+    both.run(leader.broker.metadata.delete(MOVED_BUNDLES))
+    leader.broker.load_shedding._shedding = None
+    rounds(both, ROUNDS)
+    assert leader.broker.ownership.has(bundle), "otherwise it would have been moved"
+
+
+@pytest.mark.parametrize("more", [1, 2])
+def test_a_group_that_keeps_its_distance_is_not_brought_together(
+    both: TwoBrokers, more: int
+) -> None:
+    leader, follower = leader_of(both)
+    bundle = busy(both, leader)
+    both.run(
+        leader.broker.resources.namespaces.update(
+            "public/default",
+            lambda old: replace(old, policies={**old.policies, "antiAffinityGroup": "g"}),
+        )
+    )
+    others = [name for name in NAMES if name not in Covered(WHOLE)]
+    own = {both.run(leader.broker.ownership.bundle_named(name)): name for name in others}
+    names = list(own.values())
+    both.give(str(names[0]), follower)
+    if more == 2:
+        both.give(str(names[1]), leader)
+    rounds(both, ROUNDS)
+    assert follower.broker.ownership.has(bundle) is (more == 2)
 
 
 def test_what_has_left_already_is_not_moved(both: TwoBrokers) -> None:
