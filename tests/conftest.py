@@ -13,10 +13,12 @@ import pytest
 from hypothesis import settings
 
 from pulsark.admin_client.client import AdminClient
+from pulsark.metadata.zookeeper.address import ZooKeeperAddress
 from tests.support import loop_steps
 from tests.support.loop_steps import LongStep, long_steps
 from tests.support.python_client import connected
 from tests.support.standalone import Standalone
+from tests.support.zookeeper import below_a_root_of_its_own, one_for_all
 
 # A shell starts background jobs with SIGINT ignored, and processes inherit that. Tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -54,6 +56,22 @@ def measured_standalone(
     with Standalone(tmp_path / "data", env=env) as process:
         before = len(long_steps(steps))
         yield process, lambda: long_steps(steps)[before:]
+
+
+@pytest.fixture(scope="session")
+def shared_zookeeper(
+    tmp_path_factory: pytest.TempPathFactory, worker_id: str
+) -> Iterator[ZooKeeperAddress]:
+    """One ZooKeeper for all tests and workers."""
+    base = tmp_path_factory.getbasetemp()
+    with one_for_all((base if worker_id == "master" else base.parent) / "zookeeper") as address:
+        yield address
+
+
+@pytest.fixture
+def zookeeper(shared_zookeeper: ZooKeeperAddress) -> ZooKeeperAddress:
+    """A root of the test's own in the ZooKeeper of all tests."""
+    return below_a_root_of_its_own(shared_zookeeper)
 
 
 @pytest.fixture

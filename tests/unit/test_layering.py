@@ -18,6 +18,7 @@ ROOMS = (
     "rows.values",
     "rows",
     "metadata",
+    "metadata.zookeeper",
     "security",
     "rates",
     "security.audit",

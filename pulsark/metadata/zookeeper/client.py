@@ -1,0 +1,361 @@
+"""One session with ZooKeeper for asyncio: raw nodes, each call with a deadline.
+
+A client has one session. When this is over, every call is refused, and another client is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from kazoo.protocol.serialization import (
+    CheckVersion,
+    Create,
+    Delete,
+    Exists,
+    GetChildren,
+    GetData,
+    SetData,
+    Sync,
+    Transaction,
+)
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from pulsark.errors import MetadataError
+from pulsark.metadata.session import Session
+from pulsark.metadata.zookeeper.calls import FOLLOWING, Calls, error_of
+from pulsark.metadata.zookeeper.connection import Connection
+from pulsark.metadata.zookeeper.nodes import (
+    ANY,
+    CheckNode,
+    CreateNode,
+    DeleteNode,
+    Node,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Result,
+    SetNode,
+)
+from pulsark.metadata.zookeeper.signs import Signs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pulsark.metadata.zookeeper.address import ZooKeeperAddress
+    from pulsark.runtime import Clock
+
+log = logging.getLogger(__name__)
+
+SESSION_SECONDS: Final = 30.0
+OPERATION_SECONDS: Final = 30.0
+CLOSE_SECONDS: Final = 3.0
+_REFUSALS_MAX: Final = 4
+_HELLO_SECONDS: Final = 2.0
+
+
+class ZooKeeperClient:
+    """See ``connect``. Paths are below the address's root, and start with a slash."""
+
+    def __init__(
+        self,
+        address: ZooKeeperAddress,
+        clock: Clock,
+        session_seconds: float,
+        operation_seconds: float,
+        auth: Iterable[tuple[str, str]],
+    ) -> None:
+        self.address = address
+        self.session = Session(clock, session_seconds)
+        self.session_id = 0
+        self._root = address.root
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._connection = Connection(address.hosts, session_seconds, self, self._loop, auth=auth)
+        self._first: asyncio.Future[None] = self._loop.create_future()
+        self._calls = Calls(self._connection, self._loop, operation_seconds)
+        self._closed = False
+        self._regained: list[Callable[[], None]] = []
+        self._refusals = 0
+        self._asking: asyncio.Task[None] | None = None
+        self._signs: Signs | None = None
+        self._seen = 0
+
+    @classmethod
+    async def connect(
+        cls,
+        address: ZooKeeperAddress,
+        clock: Clock,
+        *,
+        session_seconds: float = SESSION_SECONDS,
+        operation_seconds: float = OPERATION_SECONDS,
+        auth: Iterable[tuple[str, str]] = (),
+    ) -> ZooKeeperClient:
+        """Begin a session and create the root. ``MetadataError`` if no server answers in time.
+
+        The server may choose another timeout of the session within its own limits;
+        ``session.timeout_seconds`` has it. ``auth`` are schemes and credentials, such as
+        ``("digest", "user:password")``.
+        """
+        client = cls(address, clock, session_seconds, operation_seconds, auth)
+        try:
+            client._connection.start()
+            async with asyncio.timeout(operation_seconds):
+                await client._first
+                await client._make_root()
+        except TimeoutError:
+            await client.close()
+            raise MetadataError(f"ZooKeeper cannot be reached at {address.hosts}") from None
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
+    @property
+    def zxid(self) -> int:
+        """The last transaction of which this client knows: none that it has seen is later."""
+        self._seen = max(self._seen, self._connection.zxid)
+        return self._seen
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether calls are sent, rather than kept until there is a connection."""
+        return self._calls.is_connected
+
+    @property
+    def client_id(self) -> tuple[int, bytes] | None:
+        """The session's id and password, while connected."""
+        return self._connection.client_id
+
+    def on_regained(self, listener: Callable[[], None]) -> None:
+        """Call ``listener()`` when a connection was lost and is there again.
+
+        All watches were lost and nobody is told what changed meanwhile.
+        """
+        self._regained.append(listener)
+
+    # -- nodes ---
+
+    async def get(self, path: str, changed: Callable[[], None] | None = None) -> Node | None:
+        """A node, or ``None``. ``changed()`` is called once when it changes, appears or vanishes.
+
+        It is not called if the connection is lost before.
+        """
+        full = self._root + path
+        watcher = None if changed is None else partial(self._event, changed)
+        while True:
+            try:
+                data, stat = await self._calls.read(GetData(full, watcher), path)
+            except NoNodeError:
+                if watcher is None:
+                    return None
+                # Only ``exists`` leaves a watch where no node is.
+                if await self._calls.read(Exists(full, watcher), path) is None:
+                    return None
+                continue
+            return Node(
+                data, stat.version, stat.ephemeralOwner, stat.numChildren, stat.czxid, stat.mzxid
+            )
+
+    async def children(self, path: str, changed: Callable[[], None] | None = None) -> list[str]:
+        """Names of the children, in no order; ``NoNodeError``. ``changed()`` as with ``get``."""
+        watcher = None if changed is None else partial(self._event, changed)
+        names: list[str] = await self._calls.read(GetChildren(self._root + path, watcher), path)
+        return names
+
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
+    ) -> str:
+        """Create a node below an existing one, and return its path."""
+        return str(await self.apply(CreateNode(path, data, ephemeral, sequential)))
+
+    async def set(self, path: str, data: bytes, version: int = ANY) -> int:
+        """Change a node's data, and return its new version."""
+        changed = await self.apply(SetNode(path, data, version))
+        assert isinstance(changed, int)
+        return changed
+
+    async def delete(self, path: str, version: int = ANY) -> None:
+        """Delete a node without children."""
+        await self.apply(DeleteNode(path, version))
+
+    async def apply(self, operation: Operation) -> Result:
+        """Do one operation. Errors are those of ``multi``."""
+        if isinstance(operation, CheckNode):  # which ZooKeeper has only in a multi
+            return (await self.multi((operation,)))[0]
+        return self._result(await self._calls.write(self._request(operation), operation.path))
+
+    async def multi(self, operations: Sequence[Operation]) -> list[Result]:
+        """Do all operations or none; they see the results of those before them.
+
+        ``NodeError`` names the one that is refused. ``OutcomeUnknownError``: all may have been
+        done, or none, or it may still happen a little later. Any other ``MetadataRefusedError``:
+        nothing was or will be done.
+        """
+        request = Transaction([self._request(operation) for operation in operations])
+        answers = await self._calls.write(request, operations[0].path)
+        for index, answer in enumerate(answers):
+            if isinstance(answer, BaseException) and not isinstance(answer, FOLLOWING):
+                raise error_of(answer, operations[index].path, index)
+        return [self._result(answer) for answer in answers]
+
+    async def make(self, path: str) -> None:
+        """Create a node without data and its parents, where they are missing."""
+        parts = path.strip("/").split("/")
+        for depth in range(len(parts), 0, -1):
+            try:
+                await self.create("/" + "/".join(parts[:depth]))
+            except NodeExistsError:
+                pass
+            except NoNodeError:
+                continue  # the parent first
+            break
+        else:
+            depth = 0
+        for made in range(depth + 1, len(parts) + 1):
+            with suppress(NodeExistsError):
+                await self.create("/" + "/".join(parts[:made]))
+
+    async def sync(self, path: str = "/") -> None:
+        """Let this client's later reads see all that was written anywhere before this call."""
+        await self._calls.read(Sync(self._root + path if path != "/" else self._root or "/"), path)
+
+    async def give_signs(self, directory: str) -> None:
+        """Keep a node below ``directory``, whose writes show that the session lives."""
+        await self.make(directory)
+        self._signs = Signs(self, self._clock, directory)
+        await self._signs.start()
+
+    async def close(self) -> None:
+        """End the session, for which the server may take a moment. Its ephemeral nodes vanish."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._signs is not None:
+            self._signs.stop()
+        if self._asking is not None:
+            self._asking.cancel()
+        stopped: asyncio.Future[None] = self._loop.create_future()
+        self._connection.stop(partial(_settle, stopped))
+        self._end("it was closed")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await stopped
+
+    # -- calls ---
+
+    def _request(self, operation: Operation) -> Any:
+        path = self._root + operation.path
+        if isinstance(operation, CreateNode):
+            flags = operation.ephemeral | 2 * operation.sequential
+            return Create(path, operation.data, OPEN_ACL_UNSAFE, flags)
+        if isinstance(operation, SetNode):
+            return SetData(path, operation.data, operation.version)
+        if isinstance(operation, DeleteNode):
+            return Delete(path, operation.version)
+        return CheckVersion(path, operation.version)
+
+    def _result(self, answer: Any) -> Result:
+        if isinstance(answer, str):
+            return answer[len(self._root) :]
+        version: int | None = getattr(answer, "version", None)
+        return version
+
+    def _event(self, changed: Callable[[], None], event: Any) -> None:
+        # After a lost connection kazoo calls each watch; ``on_regained`` is told instead.
+        if event.type != "NONE" and not self._closed:
+            changed()
+
+    # -- the session ---
+
+    def connected(self, session_id: int, timeout_seconds: float) -> None:
+        self._refusals = 0
+        if not self._first.done():
+            self.session_id = session_id
+            # The server counts from before now, which the first sign of life puts right.
+            self.session = Session(self._clock, timeout_seconds)
+            self._calls.is_connected = True
+            self._first.set_result(None)
+        elif session_id != self.session_id:
+            self._end("ZooKeeper has given it another session")
+        else:
+            log.info("connected to ZooKeeper again")
+            self._calls.is_connected = True
+            for listener in self._regained:
+                listener()
+            if self._signs is not None:
+                self._signs.give_now()
+            self._calls.send_waiting()
+
+    def disconnected(self) -> None:
+        if self._calls.is_connected:
+            log.warning("the connection to ZooKeeper at %s is lost", self.address.hosts)
+        self._calls.is_connected = False
+
+    def lost(self) -> None:
+        self._end("ZooKeeper has ended it, or the client has failed")
+
+    def refused(self) -> None:
+        self._refusals += 1
+        servers = len(self.address.hosts.split(","))
+        if self._refusals >= _REFUSALS_MAX * servers and self._asking is None:
+            self._asking = self._loop.create_task(self._ask_whether_others_get_in())
+
+    async def _ask_whether_others_get_in(self) -> None:
+        """A server that takes a new client but not this one has older data than this one saw."""
+        for host in self.address.hosts.split(","):
+            if await takes_new_clients(host):
+                self._end(
+                    "ZooKeeper refuses it: the server's data are older than what it had confirmed"
+                )
+                return
+        self._refusals = 0
+        self._asking = None
+
+    def _end(self, reason: str) -> None:
+        if not self._closed and not self.session.has_ended:
+            log.error("the session with ZooKeeper is over: %s", reason)
+        if not self._first.done():
+            self._first.set_exception(MetadataError(f"no session with ZooKeeper: {reason}"))
+            self._first.exception()  # nobody needs to wait for it
+        self._calls.end(reason)
+        self.session.end()
+
+    async def _make_root(self) -> None:
+        parts = self._root.split("/")[1:]
+        root, self._root = self._root, ""
+        try:
+            if root and await self.get(root) is None:
+                await self.make("/" + "/".join(parts))
+        finally:
+            self._root = root
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+async def takes_new_clients(host_port: str) -> bool:
+    """Whether a server gives a session to a client that has seen nothing. It ends at once."""
+    host, _, port = host_port.rpartition(":")
+    body = struct.pack(">iqiqi16s", 0, 0, 1000, 0, 16, bytes(16))
+    try:
+        async with asyncio.timeout(_HELLO_SECONDS):
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            try:
+                writer.write(struct.pack(">i", len(body)) + body)
+                (length,) = struct.unpack(">i", await reader.readexactly(4))
+                answer = await reader.readexactly(length)
+                (timeout_ms,) = struct.unpack_from(">i", answer, 4)
+                # A request to close: xid 1, type -11.
+                writer.write(struct.pack(">iii", 8, 1, -11))
+                return bool(timeout_ms > 0)
+            finally:
+                writer.close()
+    except (OSError, TimeoutError, asyncio.IncompleteReadError, struct.error):
+        return False

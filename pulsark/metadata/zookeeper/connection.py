@@ -1,0 +1,213 @@
+"""One kazoo client, and all that is known here of its inside.
+
+Kazoo has one thread that connects, sends, reads and pings. Answers, events of watches and changes
+of the connection go from there to the event loop in the order in which the server sent them: one
+hop for all that arrive before the loop gets to them. Kazoo's own threads for callbacks do not run.
+
+What kazoo would do and this module prevents: its pauses between attempts grow to an hour; it
+calls a connection ready before the logins are sent; it does not tell the session's timeout; it
+waits for ever where a server is there but refuses each connection, because its data are older than
+what the client has seen.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionDropped
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable
+
+log = logging.getLogger(__name__)
+_kazoo_log = logging.getLogger("pulsark.kazoo")
+_kazoo_log.setLevel(logging.ERROR)
+
+_PAUSE_SECONDS_MAX: Final = 1.0
+_STOP_SECONDS: Final = 3.0
+AT_ONCE: Final = 500
+"""Answers that one turn of the event loop takes: a few milliseconds."""
+
+
+class Listener(Protocol):
+    """Who is told about the connection, on the event loop."""
+
+    def connected(self, session_id: int, timeout_seconds: float) -> None:
+        """The session begins or goes on; logins are done. The timeout is the server's."""
+
+    def disconnected(self) -> None:
+        """The session may go on. All watches are lost."""
+
+    def refused(self) -> None:
+        """A server was there and closed the connection instead of taking it."""
+
+    def lost(self) -> None:
+        """The session is over, or kazoo's thread has died."""
+
+
+class Call:
+    """Gets the outcome of one request: kazoo calls ``set`` or ``set_exception`` in its thread."""
+
+    __slots__ = ("_connection", "_done")
+
+    def __init__(
+        self, connection: Connection, done: Callable[[Any, BaseException | None], None]
+    ) -> None:
+        self._connection = connection
+        self._done = done
+
+    def set(self, value: object = None) -> None:
+        """The answer."""
+        self._connection.post(self._done, value, None)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Why there is none."""
+        self._connection.post(self._done, None, error)
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Kazoo's threading without its threads for callbacks."""
+
+    def __init__(self, post: Callable[..., None]) -> None:
+        super().__init__()
+        self._post = post
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+    def dispatch_callback(self, callback: Any) -> None:
+        self._post(callback.func, *callback.args)
+
+
+class Connection:
+    """A connection that is made again whenever it breaks, until the session is over."""
+
+    def __init__(
+        self,
+        hosts: str,
+        timeout_seconds: float,
+        listener: Listener,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        auth: Iterable[tuple[str, str]] = (),
+        client_id: tuple[int, bytes] | None = None,
+    ) -> None:
+        self._loop = loop
+        self._listener = listener
+        self._arrived: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._waking = False
+        self._over = False
+        handler = _Handler(self.post)
+        self._client = KazooClient(
+            hosts=hosts,
+            timeout=timeout_seconds,
+            handler=handler,
+            client_id=client_id,
+            auth_data=list(auth),
+            connection_retry=KazooRetry(
+                max_tries=-1, delay=0.1, backoff=2, max_delay=_PAUSE_SECONDS_MAX,
+                sleep_func=handler.sleep_func,
+            ),
+            logger=_kazoo_log,
+        )  # fmt: skip
+        inner = self._client._connection
+        self._connect = inner._connect
+        inner._connect = self._connect_once
+        self._client.add_listener(self._changed)
+
+    @property
+    def zxid(self) -> int:
+        """The last transaction that the server has answered with."""
+        return int(self._client.last_zxid)
+
+    @property
+    def client_id(self) -> tuple[int, bytes] | None:
+        """The session's id and password while there is a connection."""
+        found: tuple[int, bytes] | None = self._client.client_id
+        return found
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._client.start_async()
+
+    def submit(self, request: Any, done: Callable[[Any, BaseException | None], None]) -> None:
+        """Send a request; ``done(answer, error)`` is called on the event loop."""
+        self._client._call(request, Call(self, done))
+
+    def stop(self, stopped: Callable[[], None]) -> None:
+        """End the session. ``stopped()`` is called, but not if the server does not answer."""
+        self._over = True
+
+        def stop() -> None:
+            try:
+                self._client.stop()
+                self._client.close()
+            except Exception as error:  # noqa: BLE001 - kazoo's, of any kind: the end is the end
+                log.debug("kazoo does not end in order: %s", error)
+            self.post(stopped)
+
+        self._client.handler.spawn(stop)
+
+    def drop(self) -> None:
+        """Close the socket, as a network that fails; kazoo connects again."""
+        with suppress(AttributeError, OSError):
+            self._client._connection._socket.shutdown(2)
+
+    # -- in kazoo's thread ---
+
+    def post(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Call something on the event loop, after all that was posted before. From any thread."""
+        self._arrived.append((call, arguments))
+        if not self._waking:
+            self._waking = True
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._drain)
+
+    def _connect_once(self, *address: Any) -> tuple[float, float]:
+        try:
+            read_timeout, connect_timeout = self._connect(*address)
+        except BaseException as error:
+            # With a socket, a server has taken the connection and then closed it.
+            was_there = self._client._connection._socket is not None
+            if was_there and isinstance(error, ConnectionDropped):
+                self.post(self._told, self._listener.refused)
+            raise
+        self.post(
+            self._told, self._listener.connected, self._client._session_id,
+            read_timeout * 1.5 / 1000,
+        )  # fmt: skip
+        return read_timeout, connect_timeout
+
+    def _changed(self, state: str) -> None:
+        if state == KazooState.SUSPENDED:
+            self.post(self._told, self._listener.disconnected)
+        elif state == KazooState.LOST:
+            # Kazoo would begin another session in this client. Here a client has one session.
+            self._client._stopped.set()
+            self.post(self._told, self._listener.lost)
+
+    # -- on the event loop ---
+
+    def _told(self, tell: Callable[..., None], *arguments: Any) -> None:
+        if not self._over:
+            tell(*arguments)
+
+    def _drain(self) -> None:
+        self._waking = False  # before the look: what is posted from now on wakes the loop again
+        for _ in range(min(len(self._arrived), AT_ONCE)):
+            call, arguments = self._arrived.popleft()
+            call(*arguments)
+        if self._arrived and not self._waking:
+            self._waking = True
+            self._loop.call_soon(self._drain)

@@ -1,0 +1,289 @@
+"""The client of ZooKeeper's raw nodes, against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pulsark.errors import MetadataError, MetadataRefusedError, OutcomeUnknownError
+from pulsark.metadata.zookeeper.address import ZooKeeperAddress
+from pulsark.metadata.zookeeper.nodes import (
+    CheckNode,
+    CreateNode,
+    DeleteNode,
+    EphemeralParentError,
+    NodeExistsError,
+    NodeVersionError,
+    NoNodeError,
+    NotEmptyError,
+    SetNode,
+)
+from pulsark.processes.zookeeper_server import ZooKeeperServer
+from tests.support.zookeeper import SESSION_SECONDS, connected, expire
+
+MANY_SECONDS = 60
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(MANY_SECONDS):
+        while not holds():  # noqa: ASYNC110 - another process decides
+            await asyncio.sleep(0.01)
+
+
+def test_nodes_are_created_changed_listed_and_deleted(zookeeper: ZooKeeperAddress) -> None:
+    async def scenario() -> None:
+        client = await connected(zookeeper)
+        assert await client.get("/a") is None
+        with pytest.raises(NoNodeError):
+            await client.create("/a/b/c")
+        await client.make("/a/b/c")
+        await client.make("/a/b/c")
+        assert await client.create("/a/x", b"one") == "/a/x"
+        with pytest.raises(NodeExistsError):
+            await client.create("/a/x")
+        before = await client.get("/a/x")
+        assert before is not None
+        assert (before.data, before.version, before.owner) == (b"one", 0, 0)
+        assert await client.set("/a/x", b"two", 0) == 1
+        with pytest.raises(NodeVersionError):
+            await client.set("/a/x", b"three", 0)
+        after = await client.get("/a/x")
+        assert after is not None
+        assert after.created == before.created < after.changed <= client.zxid
+        assert sorted(await client.children("/a")) == ["b", "x"]
+        with pytest.raises(NotEmptyError):
+            await client.delete("/a")
+        await client.delete("/a/x", 1)
+        with pytest.raises(NoNodeError):
+            await client.children("/a/x")
+        assert await client.create("/a/q-", sequential=True) == "/a/q-0000000002"
+        await client.create("/e", ephemeral=True)
+        found = await client.get("/e")
+        assert found is not None
+        assert found.owner == client.session_id
+        with pytest.raises(EphemeralParentError):
+            await client.create("/e/child")
+        await client.close()
+        with pytest.raises(MetadataRefusedError):
+            await client.get("/a")
+
+    asyncio.run(scenario())
+
+
+def test_a_multi_does_all_or_nothing_and_names_what_is_refused(
+    zookeeper: ZooKeeperAddress,
+) -> None:
+    async def scenario() -> None:
+        client = await connected(zookeeper)
+        made = await client.multi(
+            (CreateNode("/p"), CreateNode("/p/n-", b"", sequential=True), SetNode("/p", b"x"))
+        )
+        assert made == ["/p", "/p/n-0000000000", 1]
+        assert await client.apply(CheckNode("/p", 1)) is None
+        for last in (CheckNode("/p", 0), CreateNode("/p"), DeleteNode("/none")):
+            with pytest.raises((NodeVersionError, NodeExistsError, NoNodeError)) as refused:
+                await client.multi((DeleteNode("/p/n-0000000000"), last, SetNode("/p", b"")))
+            assert refused.value.index == 1
+            assert refused.value.path == last.path
+        assert await client.children("/p") == ["n-0000000000"]
+        await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_watch_tells_once_what_appears_changes_and_vanishes(
+    zookeeper: ZooKeeperAddress,
+) -> None:
+    async def scenario() -> None:
+        client, other = await connected(zookeeper), await connected(zookeeper)
+        told: list[str] = []
+        assert await client.get("/w", lambda: told.append("data")) is None
+        await other.create("/w", b"1")
+        await until(lambda: told == ["data"])
+        await other.set("/w", b"2")
+        await client.sync()
+        found = await client.get("/w", lambda: told.append("again"))
+        assert found is not None
+        assert found.data == b"2"
+        assert await client.children("/w", lambda: told.append("children")) == []
+        await other.create("/w/c")
+        await until(lambda: told == ["data", "children"])
+        await other.delete("/w/c")
+        await other.delete("/w")
+        await until(lambda: told == ["data", "children", "again"])
+        await client.close()
+        await other.close()
+
+    asyncio.run(scenario())
+
+
+def test_many_calls_at_a_time_keep_their_order(zookeeper: ZooKeeperAddress) -> None:
+    async def scenario() -> None:
+        client = await connected(zookeeper)
+        await client.create("/n")
+        versions = await asyncio.gather(*(client.set("/n", b"%d" % n) for n in range(2000)))
+        assert versions == list(range(1, 2001))
+        cancelled = asyncio.create_task(client.get("/n"))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        found = await client.get("/n")
+        assert found is not None
+        assert found.data == b"1999"
+        await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_after_a_cut_reads_go_on_watches_are_lost_and_the_session_stays(
+    zookeeper: ZooKeeperAddress,
+) -> None:
+    async def scenario() -> None:
+        client = await connected(zookeeper)
+        await client.give_signs("/alive")
+        regained: list[bool] = []
+        client.on_regained(lambda: regained.append(True))
+        await client.create("/e", b"mine", ephemeral=True)
+        told: list[bool] = []
+        await client.get("/e", lambda: told.append(True))
+        client._connection.drop()
+        for _ in range(3):
+            found = await client.get("/e")
+            assert found is not None
+            assert found.owner == client.session_id
+        await until(lambda: regained)
+        assert not told
+        await client.set("/e", b"changed")
+        assert client.session.is_sure
+        await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_write_in_a_broken_connection_is_unknown(zookeeper: ZooKeeperAddress) -> None:
+    async def scenario() -> None:
+        client = await connected(zookeeper)
+        await client.create("/n")
+        outcomes: set[type[BaseException] | None] = set()
+        async with asyncio.timeout(MANY_SECONDS):
+            while OutcomeUnknownError not in outcomes:
+                writes = [asyncio.create_task(client.set("/n", b"")) for _ in range(200)]
+                await asyncio.sleep(0.002)
+                client._connection.drop()
+                done = await asyncio.gather(*writes, return_exceptions=True)
+                outcomes |= {
+                    type(each) if isinstance(each, BaseException) else None for each in done
+                }
+        assert outcomes <= {None, OutcomeUnknownError}
+        await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_expired_session_is_noticed_and_never_lives_again(
+    zookeeper: ZooKeeperAddress,
+) -> None:
+    async def scenario() -> None:
+        client, other = await connected(zookeeper), await connected(zookeeper)
+        await client.give_signs("/alive")
+        ended: list[bool] = []
+        client.session.on_end(lambda: ended.append(True))
+        await client.create("/e", ephemeral=True)
+        assert client.session.is_sure
+        await expire(client)
+        await until(lambda: ended)
+        assert await other.get("/e") is None
+        assert not client.session.is_sure
+        for call in (client.get("/e"), client.create("/e"), client.children("/")):
+            with pytest.raises(MetadataRefusedError):
+                await call
+        await client.close()
+        await other.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """One that may be stopped. Each test leaves it running, with other contents perhaps."""
+    server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"))
+    server.start()
+    asyncio.run(server.ready())
+    yield server
+    server.stop()
+
+
+def test_while_the_server_hangs_calls_end_and_the_session_is_not_sure_but_goes_on_afterwards(
+    server: ZooKeeperServer,
+) -> None:
+    async def scenario() -> None:
+        client = await connected(ZooKeeperAddress(server.address, "/root"))
+        await client.give_signs("/alive")
+        await client.create("/e", ephemeral=True)
+        client._calls.deadline_seconds = 0.5
+        server.pause()
+        with pytest.raises(OutcomeUnknownError, match=r"0\.5 s"):
+            await client.set("/e", b"x")
+        with pytest.raises(MetadataError, match=r"0\.5 s"):
+            await client.get("/e")
+        await until(lambda: not client.session.is_sure)
+        await until(lambda: not client.is_connected)
+        with pytest.raises(MetadataRefusedError, match="nothing was written"):
+            await client.set("/e", b"never")
+        server.resume()
+        await until(lambda: client.session.is_sure or client.session.has_ended)
+        if not client.session.has_ended:  # a server counts a pause of its own as silence, or not
+            found = await client.get("/e")
+            assert found is not None
+            assert found.data in (b"", b"x")
+        await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_was_killed_and_is_back_goes_on_with_the_session(
+    server: ZooKeeperServer,
+) -> None:
+    async def scenario() -> None:
+        client = await connected(ZooKeeperAddress(server.address, "/root"), session=10)
+        await client.give_signs("/alive")
+        await client.create("/e", ephemeral=True)
+        server.kill()
+        read = asyncio.create_task(client.get("/e"))
+        server.start()
+        await server.ready()
+        found = await read
+        assert found is not None
+        assert found.owner == client.session_id
+        assert not client.session.has_ended
+        await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_comes_back_empty_ends_the_session(server: ZooKeeperServer) -> None:
+    async def scenario() -> None:
+        client = await connected(ZooKeeperAddress(server.address, "/root"), session=20)
+        await client.create("/kept", b"x")
+        server.kill()
+        shutil.rmtree(server.data)
+        server.start()
+        await server.ready()
+        await until(lambda: client.session.has_ended)
+        with pytest.raises(MetadataRefusedError):
+            await client.get("/kept")
+        await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_without_a_server_the_attempt_ends(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        nobody = ZooKeeperServer(tmp_path)
+        with pytest.raises(MetadataError, match="cannot be reached"):
+            await connected(ZooKeeperAddress(nobody.address), operation=SESSION_SECONDS / 4)
+
+    asyncio.run(scenario())
