@@ -271,6 +271,9 @@ in milliseconds."""
 ISOLATION_PATTERN_CHARS_MAX = 200
 """Longest of them."""
 
+BOOKIE_TEXT_CHARS_MAX = 300
+"""Longest id, group, rack or host name of a bookie whose rack is set."""
+
 NAMESPACE_BUNDLES_MAX = 1024
 """Most bundles of a namespace."""
 

@@ -20,6 +20,7 @@ from pulsark.admin.http.requests import value
 from pulsark.admin.pulsar import (
     anti_affinity,
     audit_records,
+    bookies,
     brokers,
     bundles,
     clusters,
@@ -112,6 +113,7 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
         views,
         lookup,
         schemas,
+        bookies,
         brokers,
         metrics,
         queries,

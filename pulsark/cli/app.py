@@ -10,6 +10,7 @@ import typer
 
 from pulsark import __version__
 from pulsark.cli.admin.audit import audit
+from pulsark.cli.admin.bookies import bookies
 from pulsark.cli.admin.brokers import brokers, bundles
 from pulsark.cli.admin.isolation import isolation
 from pulsark.cli.admin.ledgers import ledgers
@@ -48,6 +49,7 @@ app.add_typer(namespaces, name="namespaces")
 app.add_typer(policies, name="policies")
 app.add_typer(resource_groups, name="resource-groups")
 app.add_typer(brokers, name="brokers")
+app.add_typer(bookies, name="bookies")
 app.add_typer(isolation, name="isolation")
 app.add_typer(isolation, name="ns-isolation-policy", hidden=True)  # Pulsar's name, which is long
 app.add_typer(bundles, name="bundles")

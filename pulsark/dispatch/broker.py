@@ -64,6 +64,7 @@ from pulsark.dispatch.upkeep.load_balance import AutoSplit, LoadShedding
 from pulsark.dispatch.upkeep.share import Share
 from pulsark.dispatch.upkeep.storage_quotas import StorageQuotas
 from pulsark.metadata.resources import Resources
+from pulsark.storage.bookie.known_bookies import KnownBookies, OwnBookies
 
 if TYPE_CHECKING:
     from pulsark.config.settings import Settings
@@ -104,6 +105,8 @@ class Broker:
         self.sure_clock = runtime.sure_clock
         self.metadata = metadata
         self.ledgers = ledgers
+        self.known_bookies: KnownBookies = OwnBookies(ledgers.bookies)
+        """Replaced by who has a list of bookies that the brokers share."""
         self.tables = tables
         self.loop_stalls: LoopStalls | None = None
         """Set by the process whose loop it is."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsark.errors import BadVersionError
 from pulsark.metadata import records
+from pulsark.metadata.bookie_racks import BookieRacks
 from pulsark.metadata.configuration import ConfigurationRecord
 from pulsark.metadata.isolation import IsolationRecords
 from pulsark.metadata.namespaces import DEFAULT_BUNDLES, Namespaces, even_boundaries
@@ -172,6 +173,7 @@ class Resources:
         self.namespaces = Namespaces(store)
         self.resource_groups = ResourceGroups(store)
         self.isolation = IsolationRecords(store)
+        self.bookie_racks = BookieRacks(store)
         self.configuration = ConfigurationRecord(store)
         self.partitioned_topics = PartitionedTopics(store, runtime)
         self.topic_policies = TopicPolicyRecords(store)

@@ -51,6 +51,8 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, bytes]
         admin.call("POST", "/persistent/public/default/parted/maxProducers", 3)
         admin.call("PUT", "/resourcegroups/gold", {"publishRateInMsgs": 100})
         admin.call("POST", "/brokers/configuration/maxTenants/500")
+        rack = {"rack": "/rack-1", "hostname": "bk1"}
+        admin.call("POST", "/bookies/racks-info/bk1:3181?group=default", rack)
         failover = {"min_limit": "1", "usage_threshold": "100"}
         isolation = {
             "namespaces": ["none/.*"],

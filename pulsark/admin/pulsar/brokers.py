@@ -154,12 +154,6 @@ async def owned_namespaces(cluster: str, server: str, broker: BrokerOf) -> Respo
     return value(dict.fromkeys(broker.ownership.owned(), status))
 
 
-@router.get("/bookies/all", needs=superuser)
-async def list_bookies(broker: BrokerOf) -> Response:
-    """The bookies of this process."""
-    return value({"bookies": [{"bookieId": one} for one in broker.ledgers.bookie_ids]})
-
-
 @router.get("/brokers/{cluster}", needs=superuser, at=ANYWHERE)
 async def list_brokers_of_cluster(cluster: str, broker: BrokerOf) -> Response:
     """The brokers of a cluster."""

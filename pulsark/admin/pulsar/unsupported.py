@@ -59,7 +59,6 @@ _QUOTA = {
 }
 
 NOTHING: dict[str, Any] = {
-    "/bookies/racks-info": {},
     "/resource-quotas": _QUOTA,
     "/broker-stats/mbeans": [],
     "/broker-stats/bookieops": {},
@@ -67,13 +66,7 @@ NOTHING: dict[str, Any] = {
 }
 """Paths and what they answer."""
 
-MISSING: dict[str, str] = {
-    "/bookies/racks-info/{bookie}": "Bookies are in no racks",
-}
-"""Paths of things of which there are none: 404 for GET and DELETE."""
-
 REFUSED: dict[str, tuple[str, ...]] = {
-    "/bookies/racks-info/{bookie}": ("POST",),
     "/resource-quotas": ("POST",),
     "/brokers/shutdown": ("POST",),
 }
@@ -99,9 +92,6 @@ _NOT_BUILT = "This is not implemented; nothing would follow it"
 for _path, _content in NOTHING.items():
     router.answer(_V2 + _path, _answering(_content), needs=superuser, methods=["GET"])
 # A route for each method: the name of an operation is made of its route.
-for _path, _reason in MISSING.items():
-    for _method in ("GET", "DELETE"):
-        router.answer(_V2 + _path, _failing(404, _reason), needs=superuser, methods=[_method])
 for _path, _methods in REFUSED.items():
     for _method in _methods:
         router.answer(_V2 + _path, _failing(501, _NOT_BUILT), needs=superuser, methods=[_method])

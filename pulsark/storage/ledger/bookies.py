@@ -39,6 +39,11 @@ class LedgerBookies:
         return bookie_id in self._bookies
 
     @property
+    def by_id(self) -> Mapping[str, Bookie]:
+        """Those that are there now; they may change."""
+        return self._bookies
+
+    @property
     def ids(self) -> list[str]:
         """Their ids, sorted."""
         return sorted(self._bookies)

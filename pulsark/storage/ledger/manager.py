@@ -83,9 +83,9 @@ class LedgerManager:
         return view
 
     @property
-    def bookie_ids(self) -> list[str]:
-        """Their ids, sorted."""
-        return self._bookies.ids
+    def bookies(self) -> Mapping[str, Bookie]:
+        """Those that ledgers can be on, by id; they may change."""
+        return self._bookies.by_id
 
     @property
     def bookie_count(self) -> int:

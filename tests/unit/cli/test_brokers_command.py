@@ -1,4 +1,4 @@
-"""``pulsark brokers``, ``bundles`` and ``isolation`` against the real admin API."""
+"""``pulsark brokers``, ``bookies``, ``bundles``, ``isolation`` against the real admin API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from pulsark.admin_client.client import AdminClient, Answer
 from pulsark.cli import main
-from pulsark.cli.admin import brokers, isolation
+from pulsark.cli.admin import bookies, brokers, isolation
 from tests.support.two_brokers import Node, TwoBrokers
 
 TOPIC = "persistent://public/default/t"
@@ -41,7 +41,7 @@ def both() -> Iterator[TwoBrokers]:
 def run(
     both: TwoBrokers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Any:
-    for module in (brokers, isolation):
+    for module in (bookies, brokers, isolation):
         monkeypatch.setattr(module, "admin_client", lambda url: Asking(both, both.a))
 
     def run_one(*words: str) -> str:
@@ -152,3 +152,19 @@ def test_namespaces_are_kept_to_some_brokers(both: TwoBrokers, run: Any) -> None
     assert len(json.loads(run(command, "brokers", "standalone", "--json"))) == 2
     assert run(command, "delete", "standalone", "p") == "Deleted p\n"
     assert json.loads(run(command, "list", "standalone", "--json")) == {}
+
+
+def test_bookies_are_listed_with_the_racks_that_were_set(both: TwoBrokers, run: Any) -> None:
+    [bookie] = [each["bookieId"] for each in json.loads(run("bookies", "list", "--json"))]
+    assert run("bookies", "racks", "list") == "No racks\n"
+    assert run("bookies", "list").splitlines()[-1].split() == [bookie, "available", "-"]
+    assert run("bookies", "racks", "set", bookie, "-r", "/r1", "-hn", "h") == (
+        f"Set the rack of {bookie}\n"
+    )
+    assert run("bookies", "list").splitlines()[-1].split() == [bookie, "available", "/r1"]
+    shown = run("bookies", "racks", "list").splitlines()[-1].split()
+    assert shown == [bookie, "/r1", "default", "h"]
+    stored = {"default": {bookie: {"rack": "/r1", "hostname": "h"}}}
+    assert json.loads(run("bookies", "racks", "list", "--json")) == stored
+    assert run("bookies", "racks", "delete", bookie) == f"Deleted the rack of {bookie}\n"
+    assert json.loads(run("bookies", "racks", "list", "--json")) == {}
