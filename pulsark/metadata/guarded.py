@@ -21,6 +21,17 @@ if TYPE_CHECKING:
     from pulsark.metadata.store import MetadataStore, Versioned
 
 
+def is_guarded(store: MetadataStore) -> bool:
+    """Whether writes through this view hold only while a bundle is owned."""
+    return isinstance(store, GuardedMetadataStore)
+
+
+async def check_guard(store: MetadataStore) -> None:
+    """Raise ``OwnershipLostError`` if this is a view that may write no more."""
+    if isinstance(store, GuardedMetadataStore):
+        await store.check()
+
+
 class GuardedMetadataStore(SingleWrites):
     """A view of a store. A write that raises ``OwnershipLostError`` has no effect, now or later."""
 
@@ -37,6 +48,10 @@ class GuardedMetadataStore(SingleWrites):
                 raise
             self._lost()
             raise OwnershipLostError(f"another broker is the owner: {error}") from error
+
+    async def check(self) -> None:
+        """Raise ``OwnershipLostError`` if the bundle has another owner by now."""
+        await self.commit(())
 
     # Nothing below changes data of the bundle.
 

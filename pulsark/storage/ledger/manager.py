@@ -20,8 +20,6 @@ from pulsark.errors import (
     StorageError,
     UnreadableTableError,
 )
-from pulsark.metadata.paths import LEDGER_ID_COUNTER, ledger_path
-from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.storage.bookie.bookie import Bookie, LedgerTail
 from pulsark.storage.bookie.records import is_lost
 from pulsark.storage.ledger.bookies import LedgerBookies
@@ -30,15 +28,16 @@ from pulsark.storage.ledger.metadata import (
     LedgerConfig,
     LedgerMetadata,
     LedgerState,
-    decode_ledger_metadata,
 )
 from pulsark.storage.ledger.recovery import recover_ledger
 from pulsark.storage.ledger.sealed_through import Entries, SealedEntries, SealedThrough
+from pulsark.storage.ledger.store import LedgerStore, MetadataLedgerStore
 from pulsark.storage.ledger.writer import LedgerListener, LedgerWriter
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
+    from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
     from pulsark.storage.bookie.journal_excerpt import JournalExcerpt
 
@@ -58,7 +57,10 @@ _CACHED_LEDGERS: Final = 4096
 
 
 class LedgerManager:
-    """Creates, reads, recovers and deletes ledgers over a metadata store and bookies."""
+    """Creates, reads, recovers and deletes ledgers over a metadata store and bookies.
+
+    ``store``: where the metadata of ledgers are, if not in the metadata store.
+    """
 
     def __init__(
         self,
@@ -66,10 +68,13 @@ class LedgerManager:
         bookies: Mapping[str, Bookie],
         runtime: Runtime,
         sealed: SealedEntries | None = None,
+        *,
+        store: LedgerStore | None = None,
     ) -> None:
         self._sealed = sealed
         self._in_table = None if sealed is None else SealedThrough(sealed)
-        self._store = metadata
+        self._metadata = metadata
+        self._store: LedgerStore = MetadataLedgerStore(metadata) if store is None else store
         self._bookies = LedgerBookies(bookies, runtime)
         self._clock = runtime.clock
         # The owner of a writer holds it; one that was dropped needs no care here.
@@ -79,7 +84,8 @@ class LedgerManager:
     def over(self, metadata: MetadataStore) -> LedgerManager:
         """The same ledgers; what is written of them goes to a view of the metadata store."""
         view = copy(self)
-        view._store = metadata  # noqa: SLF001 - it is one of this class
+        view._metadata = metadata  # noqa: SLF001 - it is one of this class
+        view._store = self._store.over(metadata)  # noqa: SLF001
         return view
 
     @property
@@ -109,7 +115,7 @@ class LedgerManager:
         ensemble = self._bookies.choose(config.ensemble_size)
         await self._bookies.wait_for(config.ack_quorum, ensemble)
         if ledger_id is None:
-            ledger_id = await self._store.next_id(LEDGER_ID_COUNTER)
+            ledger_id = await self._store.new_id()
         metadata = LedgerMetadata(
             ledger_id,
             config,
@@ -118,14 +124,14 @@ class LedgerManager:
             self._clock.now_ms(),
         )
         with _fenced_if_lost(ledger_id):
-            version = await self._store.put(ledger_path(ledger_id), metadata.encode(), ABSENT)
-        writer = LedgerWriter(metadata, version, ensemble, self._store, listener, self._bookies)
+            stored = await self._store.create(metadata)
+        writer = LedgerWriter(stored, ensemble, self._store, listener, self._bookies)
         self._writers[ledger_id] = writer
         return writer
 
     async def new_ids(self, count: int) -> list[int]:
         """Ids of ledgers that were never used, ascending."""
-        return [await self._store.next_id(LEDGER_ID_COUNTER) for _ in range(count)]
+        return [await self._store.new_id() for _ in range(count)]
 
     async def add_sealed(self, ledger_id: int, owner: str, entries: int, length: int) -> None:
         """Let there be a closed ledger whose entries are in the table of ``owner``'s topic."""
@@ -138,7 +144,7 @@ class LedgerManager:
             entries - 1,
             length,
         )
-        await self._store.put(ledger_path(ledger_id), metadata.encode(), ABSENT)
+        await self._store.create(metadata)
 
     async def take_up(
         self, ledger_id: int, owner: str, entries: int, length: int
@@ -166,7 +172,7 @@ class LedgerManager:
             self._clock.now_ms(),
         )
         with suppress(BadVersionError):
-            await self._store.put(ledger_path(ledger_id), metadata.encode(), ABSENT)
+            await self._store.create(metadata)
         return await self.open(ledger_id)
 
     async def open(self, ledger_id: int) -> LedgerMetadata:
@@ -174,10 +180,10 @@ class LedgerManager:
         cached = self._closed.get(ledger_id)
         if cached is not None:
             return cached
-        found = await self._store.get(ledger_path(ledger_id))
+        found = await self._store.get(ledger_id)
         if found is None:
             raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
-        return self._remember(decode_ledger_metadata(ledger_id, found.value))
+        return self._remember(found.metadata)
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         """Fence and close a ledger at its true end; see ``recovery``. Closed ones are kept."""
@@ -303,10 +309,7 @@ class LedgerManager:
             raise error
         if self._in_table is not None:
             self._in_table.forget(ledger_id)
-        try:
-            await self._store.delete(ledger_path(ledger_id))
-        except BadVersionError:
-            return  # another broker has deleted it
+        await self._store.delete(ledger_id)
 
     async def _tell(
         self, metadata: LedgerMetadata, tell: Callable[[Bookie], Awaitable[None]]
@@ -320,7 +323,7 @@ class LedgerManager:
             try:
                 await tell(self._bookies.get(bookie_id))
             except StorageError as e:
-                if bookie_id in self._bookies or not await is_lost(bookie_id, self._store):
+                if bookie_id in self._bookies or not await is_lost(bookie_id, self._metadata):
                     errors[bookie_id] = e
         return errors
 
@@ -404,7 +407,7 @@ class LedgerManager:
         if bookie_id in self._bookies:
             return error
         try:
-            lost = await is_lost(bookie_id, self._store)
+            lost = await is_lost(bookie_id, self._metadata)
         except MetadataError:
             return error
         return NoSuchEntryError(f"bookie {bookie_id} is lost for good") if lost else error

@@ -51,12 +51,20 @@ class LedgerConfig:
 class Ensemble:
     """The bookies of all entries from ``first_entry_id`` to the next ensemble's first.
 
-    ``length`` is that of all earlier entries, in bytes.
+    ``length`` is that of all earlier entries, in bytes; -1 where the store does not keep it.
     """
 
     first_entry_id: int
     length: int
     bookies: tuple[str, ...]
+
+    def is_same_as(self, other: Ensemble) -> bool:
+        """Whether the same bookies have entries from the same one on."""
+        return (self.first_entry_id, self.bookies) == (other.first_entry_id, other.bookies)
+
+    def with_bookie(self, lost: str, copy: str) -> Ensemble:
+        """With another bookie in the place of one."""
+        return replace(self, bookies=tuple(copy if b == lost else b for b in self.bookies))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +112,10 @@ class LedgerMetadata:
     def bookie_ids(self) -> list[str]:
         """Every bookie that may hold entries of this ledger, sorted."""
         return sorted({bookie for ensemble in self.ensembles for bookie in ensemble.bookies})
+
+    def is_same_as(self, other: LedgerMetadata) -> bool:
+        """Whether the other ones are these, as they are found again after their creation."""
+        return self == other
 
     def with_ensemble(self, ensemble: Ensemble) -> LedgerMetadata:
         """With these bookies for the entries from its first on."""

@@ -12,8 +12,8 @@ of stays true, but only if it was fenced first.
    of them, and counts. The first entry that enough bookies are sure not to have is the end.
    Anything else, such as a checksum that fails, is unknown: recovery stops with an error, to be
    tried again.
-4. The metadata is closed at that end. If it changed meanwhile, another broker recovers too:
-   start again with its result.
+4. The metadata is closed at that end. If the ledger is closed already, another broker recovered it
+   too, and its end holds.
 
 An entry that was never confirmed may thus become part of the ledger, a confirmed one always.
 """
@@ -21,11 +21,9 @@ An entry that was never confirmed may thus become part of the ledger, a confirme
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pulsark.errors import (
-    BadVersionError,
     CorruptEntryError,
     EntrySealedError,
     LedgerFencedError,
@@ -33,22 +31,17 @@ from pulsark.errors import (
     NoSuchLedgerError,
     StorageError,
 )
-from pulsark.metadata.paths import ledger_path
 from pulsark.storage.bookie.bookie import Bookie, EntryRun, LedgerTail
-from pulsark.storage.ledger.metadata import (
-    Ensemble,
-    LedgerMetadata,
-    LedgerState,
-    decode_ledger_metadata,
-)
+from pulsark.storage.ledger import decisions
 from pulsark.storage.ledger.writer import LedgerWriter
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Done
     from pulsark.storage.ledger.bookies import LedgerBookies
+    from pulsark.storage.ledger.metadata import Ensemble, LedgerMetadata
+    from pulsark.storage.ledger.store import LedgerStore, StoredLedger
 
 T = TypeVar("T")
 
@@ -58,38 +51,33 @@ _READ_ENTRIES = 1 << 20
 
 
 async def recover_ledger(
-    ledger_id: int, store: MetadataStore, bookies: LedgerBookies
+    ledger_id: int, store: LedgerStore, bookies: LedgerBookies
 ) -> LedgerMetadata:
     """Close a ledger at its true end, and return its final metadata; see the module.
 
     ``NoSuchLedgerError`` if it has no metadata, ``CorruptEntryError`` or another
     ``StorageError`` if the end cannot be known now.
     """
-    path = ledger_path(ledger_id)
     while True:
-        found = await store.get(path)
-        if found is None:
+        stored = await store.get(ledger_id)
+        if stored is None:
             raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
-        metadata, version = decode_ledger_metadata(ledger_id, found.value), found.version
-        if metadata.is_closed:
-            return metadata
+        if not stored.metadata.is_closed:
+            stored = await store.update(stored, decisions.start_recovery)
+        if stored.metadata.is_closed:
+            return stored.metadata
         try:
-            if metadata.state is LedgerState.OPEN:
-                metadata = replace(metadata, state=LedgerState.IN_RECOVERY)
-                version = await store.put(path, metadata.encode(), version)
-            return await _Recovery(metadata, version, store, bookies).run()
-        except (BadVersionError, LedgerFencedError):
+            return await _Recovery(stored, store, bookies).run()
+        except LedgerFencedError:
             continue
 
 
 class _Recovery:
     """One attempt, from metadata that must not change meanwhile."""
 
-    def __init__(
-        self, metadata: LedgerMetadata, version: int, store: MetadataStore, bookies: LedgerBookies
-    ) -> None:
-        self._metadata = metadata
-        self._version = version
+    def __init__(self, stored: StoredLedger, store: LedgerStore, bookies: LedgerBookies) -> None:
+        self._stored = stored
+        self._metadata = metadata = stored.metadata
         self._store = store
         self._bookies = bookies
         self._ledger_id = metadata.ledger_id
@@ -99,8 +87,7 @@ class _Recovery:
     async def run(self) -> LedgerMetadata:
         last_confirmed, length = await self._fence()
         writer = LedgerWriter(
-            self._metadata,
-            self._version,
+            self._stored,
             [self._present(bookie_id) for bookie_id in self._ensemble.bookies],
             self._store,
             _Nobody(),

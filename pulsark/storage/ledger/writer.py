@@ -19,21 +19,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from pulsark.errors import (
-    BadVersionError,
     LedgerFencedError,
     MetadataError,
+    OwnershipLostError,
     StorageError,
 )
-from pulsark.metadata.paths import ledger_path
-from pulsark.metadata.settled import put_settled
 from pulsark.storage.bookie.bookie import Bookie, EntryRun
+from pulsark.storage.ledger import decisions
 from pulsark.storage.ledger.metadata import Ensemble, LedgerMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pulsark.metadata.store import MetadataStore
     from pulsark.storage.ledger.bookies import LedgerBookies
+    from pulsark.storage.ledger.store import Decision, LedgerStore, StoredLedger
 
 
 class LedgerListener(Protocol):
@@ -67,10 +66,9 @@ class LedgerWriter:
 
     def __init__(
         self,
-        metadata: LedgerMetadata,
-        version: int,
+        stored: StoredLedger,
         ensemble: Sequence[Bookie],
-        store: MetadataStore,
+        store: LedgerStore,
         listener: LedgerListener,
         bookies: LedgerBookies,
         *,
@@ -78,7 +76,7 @@ class LedgerWriter:
         last_confirmed: int = -1,
         length: int = 0,
     ) -> None:
-        self.metadata = metadata
+        self.metadata = metadata = stored.metadata
         self.ledger_id = metadata.ledger_id
         self.last_confirmed = last_confirmed
         """The LAC: entries up to it are durable, and exist."""
@@ -88,7 +86,7 @@ class LedgerWriter:
         """Bytes of all confirmed entries."""
         self.error: StorageError | None = None
         """Why nothing more will be confirmed."""
-        self._version = version
+        self._stored = stored
         self._store = store
         self._listener = listener
         self._bookies = bookies
@@ -134,7 +132,13 @@ class LedgerWriter:
             raise self.error
         # From here on no answer counts: one that fails must not change a closed ensemble.
         self._finished = True
-        await self._save(self.metadata.closed(self.last_confirmed, self.length))
+        if self._recovery:
+            began = self._stored.metadata
+            ours = self.metadata.ensembles[len(began.ensembles) - 1 :]
+            end = decisions.end_recovery(began, ours, self.last_confirmed, self.length)
+        else:
+            end = decisions.close(self.last_confirmed, self.length)
+        await self._decide(end)
         return self.metadata
 
     async def drained(self, *, everywhere: bool = False) -> None:
@@ -338,7 +342,12 @@ class LedgerWriter:
     async def _install(self, replacements: dict[int, Bookie]) -> None:
         ids = [replacements.get(slot.index, slot.bookie).bookie_id for slot in self._slots]
         ensemble = Ensemble(self.last_confirmed + 1, self.length, tuple(ids))
-        await self._save(self.metadata.with_ensemble(ensemble))
+        if self._recovery:
+            # It comes true only with the close; see there.
+            self.metadata = self.metadata.with_ensemble(ensemble)
+        else:
+            before = self.metadata.ensembles[-1]
+            await self._decide(decisions.change_ensemble(before, ensemble))
         if self.error is not None:
             return
         for index, bookie in replacements.items():
@@ -346,15 +355,9 @@ class LedgerWriter:
             for run in self._unconfirmed:
                 self._send(slot, run)
 
-    async def _save(self, metadata: LedgerMetadata) -> None:
-        if self._recovery and not metadata.is_closed:
-            # An ensemble that only recovery knows of comes true with the close. Were it stored
-            # now and recovery died, the next one would ask replacements that hold nothing.
-            self.metadata = metadata
-            return
-        path = ledger_path(self.ledger_id)
+    async def _decide(self, decide: Decision) -> None:
         try:
-            self._version = await put_settled(self._store, path, metadata.encode(), self._version)
-        except BadVersionError as e:
-            raise LedgerFencedError(f"ledger {self.ledger_id} has another owner") from e
-        self.metadata = metadata
+            self._stored = await self._store.update(self._stored, decide)
+        except OwnershipLostError as e:
+            raise LedgerFencedError(f"ledger {self.ledger_id}: {e}") from e
+        self.metadata = self._stored.metadata

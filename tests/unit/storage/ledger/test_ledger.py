@@ -23,7 +23,10 @@ from pulsark.errors import (
 from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.metadata.paths import ledger_path
 from pulsark.metadata.store import ABSENT
+from pulsark.storage.ledger import decisions
 from pulsark.storage.ledger.manager import LedgerConfig, LedgerManager, LedgerState, is_absent
+from pulsark.storage.ledger.metadata import Ensemble
+from pulsark.storage.ledger.store import Decision, MetadataLedgerStore
 from tests.sim.simulation import Simulation
 from tests.support.ledgers import Cluster, Writes, simulate, turns
 from tests.support.memory_bookie import MemoryBookie
@@ -302,19 +305,58 @@ def test_two_failures_one_after_the_other_use_two_spares() -> None:
     simulate(main)
 
 
-def test_an_ensemble_change_against_another_owner_fences() -> None:
+async def changed_by_another(cluster: Cluster, decide: Decision) -> None:
+    """Somebody changes the metadata of ledger 0 past its writer."""
+    store = MetadataLedgerStore(MemoryMetadataStore(cluster.tree))
+    stored = await store.get(0)
+    assert stored is not None
+    await store.update(stored, decide)
+
+
+@pytest.mark.parametrize("other", ["recovery", "writer"])
+def test_an_ensemble_change_against_another_owner_fences(other: str) -> None:
     async def main(sim: Simulation) -> None:
         cluster, writes = Cluster(sim, 2), Writes()
         writer = await cluster.manager().create(LedgerConfig(2, 2, 1), writes)
         writer.append([b"a"])
         await turns()
         cluster.add("b3")
-        cluster.tree.put(ledger_path(0), cluster.tree.get(ledger_path(0)).value, 0, None)  # type: ignore[union-attr]
+        if other == "recovery":
+            await changed_by_another(cluster, decisions.start_recovery)
+        else:
+            before = writer.metadata.ensembles[-1]
+            await changed_by_another(
+                cluster, decisions.change_ensemble(before, Ensemble(1, 1, ("b3", "b2")))
+            )
+            cluster.add("b4")
         cluster.bookies["b1"].down = True
         writer.append([b"b"])
         await turns()
         assert [type(e) for e in writes.errors] == [LedgerFencedError]
         assert writes.confirmed == [0]
+
+    simulate(main)
+
+
+def test_a_repair_of_earlier_entries_does_not_disturb_the_writer() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, writes = Cluster(sim, 3), Writes()
+        manager = cluster.manager()
+        writer = await manager.create(LedgerConfig(3, 3, 2), writes)
+        writer.append([b"a"])
+        await turns()
+        for lost, copy in (("b1", "b4"), ("b2", "b5")):
+            cluster.add(copy)
+            cluster.bookies[lost].down = True
+            writer.append([b"b"])
+            await turns()
+            # Every ensemble but the last one is repaired by others while the ledger is written.
+            await changed_by_another(cluster, decisions.replace_lost(0, lost, copy))
+        metadata = await writer.close()
+        assert writes.errors == []
+        members = [set(e.bookies) for e in metadata.ensembles]
+        assert members == [{"b3", "b4", "b5"}, {"b2", "b3", "b4"}, {"b3", "b4", "b5"}]
+        assert cluster.stored() == metadata
 
     simulate(main)
 
@@ -584,7 +626,7 @@ class Gate:
     def __init__(self, manager: object) -> None:
         import asyncio
 
-        store = manager._store  # type: ignore[attr-defined]
+        store = manager._metadata  # type: ignore[attr-defined]
         self._event = asyncio.Event()
         self._error: Exception | None = None
         put = store.put
@@ -630,7 +672,7 @@ def test_released_entries_come_from_the_table_and_others_from_bookies() -> None:
         cluster = Cluster(sim)
         manager = cluster.manager()
         sealed = Sealed({0: b"a", 1: b"b"})
-        manager = LedgerManager(manager._store, cluster.bookies, cluster.runtime, sealed)
+        manager = LedgerManager(manager._metadata, cluster.bookies, cluster.runtime, sealed)
         writer = await manager.create(LedgerConfig(owner="/managed-ledgers/x"), Writes())
         writer.append([b"a", b"b", b"c"])
         await turns()
@@ -708,7 +750,7 @@ def test_a_bookie_that_was_not_told_is_not_asked_for_what_is_in_the_table(restar
         manager = cluster.manager()
         # One message was erased after it had been sealed.
         table = Sealed({0: b"a", 1: b"-"})
-        manager = LedgerManager(manager._store, cluster.bookies, cluster.runtime, table)
+        manager = LedgerManager(manager._metadata, cluster.bookies, cluster.runtime, table)
         writer = await manager.create(LedgerConfig(2, 2, 1, owner="/managed-ledgers/x"), Writes())
         writer.append([b"a", b"b", b"c"])
         await writer.close()
@@ -717,7 +759,7 @@ def test_a_bookie_that_was_not_told_is_not_asked_for_what_is_in_the_table(restar
             await manager.release(0, 1)
         cluster.bookies["b1"].down = False
         if restarted:
-            manager = LedgerManager(manager._store, cluster.bookies, cluster.runtime, table)
+            manager = LedgerManager(manager._metadata, cluster.bookies, cluster.runtime, table)
         assert len(cluster.bookies["b1"].entries(0)) == 3
         for first in (0, 1):
             expected = [(i, entry) for i, entry in table.entries.items() if i >= first]

@@ -299,11 +299,22 @@ def test_a_writer_that_never_wrote_is_fenced_too() -> None:
     simulate(main)
 
 
-def test_closing_after_another_broker_recovered_is_fenced() -> None:
+def test_closing_after_another_broker_recovered() -> None:
     async def main(sim: Simulation) -> None:
         cluster = Cluster(sim)
         writer, _ = await started(cluster, LedgerConfig(), 2)
-        await cluster.manager().recover(0)
+        recovered = await cluster.manager().recover(0)
+        assert await writer.close() == recovered, "it ends where it was to end"
+
+    simulate(main)
+
+
+def test_closing_after_another_broker_found_another_end_is_fenced() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim)
+        writer, _ = await started(cluster, LedgerConfig(), 2)
+        cluster.bookies["b1"].put(0, 2, b"never confirmed")
+        assert (await cluster.manager().recover(0)).last_entry_id == 2
         with pytest.raises(LedgerFencedError):
             await writer.close()
 
