@@ -21,10 +21,12 @@ from pulsark.metadata.changes import Check
 from pulsark.metadata.guarded import GuardedMetadataStore
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.store import ABSENT, MetadataStore
-from pulsark.storage.ledger import decisions, store
+from pulsark.storage.ledger import decisions
 from pulsark.storage.ledger.metadata import Ensemble, LedgerConfig, LedgerMetadata, LedgerState
 from pulsark.storage.ledger.store import LedgerStore, MetadataLedgerStore, StoredLedger
+from tests.sim.simulation import Simulation
 from tests.support.faulty_metadata import TURNS_LATE, Fate, FaultyStore
+from tests.support.ledgers import simulate
 
 UNHEARD = (Fate.NEVER, Fate.UNHEARD, Fate.LATE)
 FIRST = Ensemble(0, 0, ("a", "b", "c"))
@@ -259,12 +261,8 @@ async def long_enough() -> None:
 
 @pytest.mark.parametrize("fates", list(itertools.product(UNHEARD, repeat=2)), ids=str)
 @pytest.mark.parametrize("change", ["create", "ensemble", "close", "recovery"])
-def test_a_change_is_made_once_whatever_is_heard(
-    monkeypatch: pytest.MonkeyPatch, fates: tuple[Fate, ...], change: str
-) -> None:
-    monkeypatch.setattr(store, "RETRY_SECONDS", 0)
-
-    async def scenario() -> None:
+def test_a_change_is_made_once_whatever_is_heard(fates: tuple[Fate, ...], change: str) -> None:
+    async def scenario(_: Simulation) -> None:
         tree = MemoryTree()
         faulty = FaultyStore(tree)
         ours, other = MetadataLedgerStore(faulty), MetadataLedgerStore(MemoryMetadataStore(tree))
@@ -286,15 +284,11 @@ def test_a_change_is_made_once_whatever_is_heard(
         await long_enough()
         assert await other.get(7) == stored, "and no late one counts"
 
-    asyncio.run(scenario())
+    simulate(scenario)
 
 
-def test_an_unheard_change_is_decided_anew_if_another_came_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(store, "RETRY_SECONDS", 0.01)
-
-    async def scenario() -> None:
+def test_an_unheard_change_is_decided_anew_if_another_came_first() -> None:
+    async def scenario(_: Simulation) -> None:
         tree = MemoryTree()
         faulty = FaultyStore(tree)
         ours, other = MetadataLedgerStore(faulty), MetadataLedgerStore(MemoryMetadataStore(tree))
@@ -307,13 +301,11 @@ def test_an_unheard_change_is_decided_anew_if_another_came_first(
             await task
         assert await other.get(7) == in_recovery
 
-    asyncio.run(scenario())
+    simulate(scenario)
 
 
-def test_what_stays_unheard_ends_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "RETRY_SECONDS", 0)
-
-    async def scenario() -> None:
+def test_what_stays_unheard_ends_as_unknown() -> None:
+    async def scenario(_: Simulation) -> None:
         faulty = FaultyStore(MemoryTree())
         ours = MetadataLedgerStore(faulty)
         before = await ours.create(opened(7))
@@ -324,15 +316,11 @@ def test_what_stays_unheard_ends_as_unknown(monkeypatch: pytest.MonkeyPatch) -> 
             await ours.update(before, decisions.start_recovery)
         assert await ours.get(7) == before
 
-    asyncio.run(scenario())
+    simulate(scenario)
 
 
-def test_a_foreign_ledger_of_the_same_id_is_not_taken_for_ours(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(store, "RETRY_SECONDS", 0.01)
-
-    async def scenario() -> None:
+def test_a_foreign_ledger_of_the_same_id_is_not_taken_for_ours() -> None:
+    async def scenario(_: Simulation) -> None:
         tree = MemoryTree()
         faulty = FaultyStore(tree)
         ours, other = MetadataLedgerStore(faulty), MetadataLedgerStore(MemoryMetadataStore(tree))
@@ -344,4 +332,4 @@ def test_a_foreign_ledger_of_the_same_id_is_not_taken_for_ours(
             await task
         assert await other.get(7) == theirs
 
-    asyncio.run(scenario())
+    simulate(scenario)

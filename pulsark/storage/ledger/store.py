@@ -33,7 +33,7 @@ from pulsark.storage.ledger.metadata import LedgerMetadata, decode_ledger_metada
 if TYPE_CHECKING:
     from pulsark.metadata.store import MetadataStore
 
-RETRY_SECONDS: Final = 0.5
+_RETRY_SECONDS: Final = 0.5
 _UNHEARD_ATTEMPTS: Final = 10
 _CONFLICTS: Final = 1000
 
@@ -114,7 +114,7 @@ class ComparedLedgerStore(ABC):
         unheard: MetadataError | None = None
         for _ in range(_UNHEARD_ATTEMPTS):
             if unheard is not None:
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
             try:
                 return await self.put(metadata, ABSENT)
             except OwnershipLostError:
@@ -148,7 +148,7 @@ class ComparedLedgerStore(ABC):
                 unheard += 1
                 if unheard == _UNHEARD_ATTEMPTS:
                     raise
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
             found = await self.get(ledger_id)
             if found is None:
                 raise NoSuchLedgerError(f"ledger {ledger_id} is gone")
