@@ -320,6 +320,15 @@ more fields than can be counted, so counting stops here."""
 CONFIG_FILE_BYTES_MAX = 1 << 20
 """Largest properties file."""
 
+# -- brokers ---------------------------------------------------------------------------------
+
+FEATURE_LEVEL_CHECK_SECONDS = 60.0
+"""How often a broker reads the feature level of its cluster."""
+
+FEATURE_LEVEL_WAIT_SECONDS = 600.0
+"""All brokers have run for this long before the level is raised: until then an upgrade can be
+taken back."""
+
 # -- topics ----------------------------------------------------------------------------------
 
 UNUSED_NON_PERSISTENT_TOPIC_SECONDS = 60.0

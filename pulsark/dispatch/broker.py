@@ -14,6 +14,7 @@ from pulsark import __version__
 from pulsark.dispatch.broker_chores import chores_of
 from pulsark.dispatch.brokers.anti_affinity import AntiAffinityGroups
 from pulsark.dispatch.brokers.candidates import Candidates
+from pulsark.dispatch.brokers.feature_level import FeatureLevels
 from pulsark.dispatch.brokers.isolation_source import IsolationSource
 from pulsark.dispatch.brokers.leader import Leader
 from pulsark.dispatch.brokers.owners import BundleOwners
@@ -116,6 +117,7 @@ class Broker:
         self.defects = Defects(self.clock)
         self.registry = BrokerRegistry(metadata)
         self.leader = Leader(metadata)
+        self.feature_levels = FeatureLevels(metadata, self.clock)
         self.resources = Resources(metadata, runtime)
         self.owners = BundleOwners(metadata)
         self.isolation = IsolationSource(metadata, self.resources.isolation, settings.clusterName)
@@ -348,6 +350,7 @@ class Broker:
         ``shared`` are those by which clients reach any broker of this machine; one that comes by
         them is passed on to the broker whose address it was told.
         """
+        await self.feature_levels.check()
         self.urls = urls
         self.lookup.hands_over = shared is not None
         self.ownership.announce(urls)
@@ -372,10 +375,12 @@ class Broker:
             __version__,
             self.settings.enablePersistentTopics,
             self.settings.enableNonPersistentTopics,
+            feature_level=self.feature_levels.known,
         )
         await self.isolation.start()
         self.anti_affinity.start()
         await self.registry.announce(own)
+        await self.feature_levels.join()
         await self.leader.start(own)
         self.owners.start()
         self.assigned_bundles.start()

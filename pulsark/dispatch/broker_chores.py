@@ -17,7 +17,7 @@ from pulsark.dispatch.upkeep.unloaded_sealing import (
 )
 from pulsark.dispatch.upkeep.unloaded_topics import UnloadedTopics
 from pulsark.dispatch.upkeep.upkeep import chores_of_topics
-from pulsark.limits import UNUSED_NON_PERSISTENT_TOPIC_SECONDS
+from pulsark.limits import FEATURE_LEVEL_CHECK_SECONDS, UNUSED_NON_PERSISTENT_TOPIC_SECONDS
 from pulsark.storage.managed_ledger.deletion import delete_noted
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ def chores_of(broker: Broker) -> list[Chore]:
         if broker.share.leads:
             await delete_noted(broker.ledgers, broker.metadata)
 
+    async def follow_feature_level() -> None:
+        await broker.feature_levels.follow(leads=broker.share.leads)
+
     async def note_rates() -> None:
         broker.rates.note()
 
@@ -55,6 +58,7 @@ def chores_of(broker: Broker) -> list[Chore]:
         Chore("lost topics", _LOST_CHECK_SECONDS, drop_lost),
         Chore("unused non-persistent topics", UNUSED_NON_PERSISTENT_TOPIC_SECONDS, drop_idle),
         Chore("ledgers of deleted topics", _DELETED_CHECK_SECONDS, delete_ledgers),
+        Chore("feature level", FEATURE_LEVEL_CHECK_SECONDS, follow_feature_level),
         Chore("load report", REPORT_SECONDS, broker.load_reports.report),
         Chore("split of bundles", REPORT_SECONDS, broker.auto_split.look),
         Chore(

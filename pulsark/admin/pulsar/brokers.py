@@ -194,8 +194,9 @@ async def _broker_topics(
 async def live_brokers(broker: BrokerOf) -> Response:
     """What all brokers say of themselves. Pulsark's own.
 
-    ``{"cluster", "brokers": [{"brokerId", "leader", "load", ...}]}``, by their ids, with what
-    ``/loadbalance/brokers`` has of each in ``docs/formats/metadata.md``, but for ``version``.
+    ``{"cluster", "featureLevel", "brokers": [{"brokerId", "leader", "load", ...}]}``, by their ids,
+    with what ``/loadbalance/brokers`` has of each in ``docs/formats/metadata.md``, but for
+    ``version``. ``featureLevel`` is the level of the cluster.
     """
     leader_id = broker.leader.broker_id
     shown = []
@@ -203,7 +204,13 @@ async def live_brokers(broker: BrokerOf) -> Response:
         said = json.loads(live.encode())
         del said["version"]
         shown.append({**said, "leader": broker_id == leader_id})
-    return value({"cluster": broker.settings.clusterName, "brokers": shown})
+    return value(
+        {
+            "cluster": broker.settings.clusterName,
+            "featureLevel": broker.feature_levels.cluster,
+            "brokers": shown,
+        }
+    )
 
 
 @router.get("/broker-stats/metrics", needs=superuser)

@@ -33,7 +33,8 @@ Namespace = Annotated[
 @brokers.command("list")
 def list_brokers(admin_url: AdminUrl = DEFAULT_ADMIN_URL, as_json: Json = False) -> None:
     """List the live brokers, and how busy they are."""
-    found = _live(admin_client(admin_url))["brokers"]
+    live = _live(admin_client(admin_url))
+    found = live["brokers"]
     if as_json:
         print_json([each["brokerId"] for each in found])
         return
@@ -45,11 +46,14 @@ def list_brokers(admin_url: AdminUrl = DEFAULT_ADMIN_URL, as_json: Json = False)
             str(each["load"]["topics"]),
             human_rate(each["load"]["messages_in"]),
             human_rate(each["load"]["messages_out"]),
+            str(each.get("featureLevel", 0)),
         )
         for each in found
     ]
-    numbers = ("busy", "bundles", "topics", "in/s", "out/s")
+    numbers = ("busy", "bundles", "topics", "in/s", "out/s", "level")
     print_table((("broker", False), *((each, True) for each in numbers)), rows)
+    if any(each.get("featureLevel", 0) != _level(live) for each in found):
+        print(f"The cluster is at feature level {_level(live)}; see docs/cluster.md")
 
 
 @brokers.command("leader")
@@ -79,6 +83,7 @@ def show_broker(
     load = found["load"]
     urls = [found[name] for name in found if name.endswith(("Url", "UrlTls"))]
     print(f"{broker}{', the leader' if found['leader'] else ''}, {found['brokerVersion']}")
+    print(f"feature level {found.get('featureLevel', 0)}; the cluster is at {_level(live)}")
     print("\n".join(f"  {url}" for url in urls))
     print(f"{load['utilisation']:.0%} busy; {load['topics']} topics loaded")
     for way, said in (("in", "in"), ("out", "out")):
@@ -208,6 +213,11 @@ def split_bundle(
 def _live(client: AdminClient) -> dict[str, Any]:
     found: dict[str, Any] = client.get("/broker-stats/live-brokers")
     return found
+
+
+def _level(live: dict[str, Any]) -> int:
+    """The feature level of the cluster; 0 if the broker that was asked knows none."""
+    return int(live.get("featureLevel", 0))
 
 
 def _owned(client: AdminClient, cluster: str, broker: str) -> list[str]:

@@ -57,6 +57,8 @@ class LiveBroker:
     """Whether it serves persistent topics."""
     non_persistent: bool = True
     load: LoadReport = field(default_factory=LoadReport)
+    feature_level: int = 0
+    """What its program knows (``feature_level``); 0 of a program without levels."""
 
     def serves(self, *, persistent: bool) -> bool:
         """Whether it serves topics of a kind."""
@@ -73,6 +75,7 @@ class LiveBroker:
             "nonPersistentTopicsEnabled": self.non_persistent,
             "startTimestamp": self.started_ms,
             "brokerVersion": self.program,
+            "featureLevel": self.feature_level,
             "load": self.load.as_json(),
         }
         return json.dumps(found, separators=(",", ":")).encode()
@@ -90,6 +93,7 @@ class LiveBroker:
             found["persistentTopicsEnabled"],
             found["nonPersistentTopicsEnabled"],
             LoadReport.from_json(found["load"]),
+            found.get("featureLevel", 0),
         )
 
 

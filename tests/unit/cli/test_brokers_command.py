@@ -69,6 +69,17 @@ def test_brokers_are_listed_and_one_leads(both: TwoBrokers, run: Any) -> None:
     assert [f"{each} (leader)" in "".join(lines) for each in ids] == [one == leader for one in ids]
 
 
+def test_feature_levels_are_shown_and_remarked_while_they_differ(
+    both: TwoBrokers, run: Any
+) -> None:
+    assert [line.split()[-1] for line in run("brokers", "list").splitlines()][-2:] == ["1", "1"]
+    said = "feature level 1; the cluster is at 1\n"
+    assert said in run("brokers", "show", both.b.peer.broker_id)
+    both.a.broker.feature_levels.cluster = 0
+    last = run("brokers", "list").splitlines()[-1]
+    assert last == "The cluster is at feature level 0; see docs/cluster.md"
+
+
 def test_a_broker_is_shown_with_its_bundles(both: TwoBrokers, run: Any) -> None:
     both.give(TOPIC, both.b)
     [bundle] = [one for one in both.b.broker.ownership.owned() if one.startswith("public/default")]
