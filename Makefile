@@ -7,6 +7,7 @@ HYPOTHESIS_PROFILE ?= quick
 HOURS ?= 1
 # For tests that take no time but the processor's; those with processes and a JVM run file by file.
 PARALLEL := -n auto --dist worksteal
+BY_FILE := --dist loadfile --no-loadscope-reorder # tests/conftest.py has an order
 PROTOS := pulsark/wire/pulsar.proto pulsark/storage/proto/cursor.proto
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
@@ -31,8 +32,8 @@ demo: $(STAMP) .cache/jars.ok ## the flights of 2013 through a topic into a Spar
 
 test: $(STAMP) .cache/jars.ok ## everything that CI runs, in under 20 minutes
 	$(BIN)/python -m pytest -m 'not chaos' $(PARALLEL) tests/unit tests/contracts tests/sim tests/scripts $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m 'not chaos' -n 2 --dist loadfile tests/integration tests/hostile tests/fuzz $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m 'not chaos' -n 2 --dist loadfile tests/spark $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not chaos' -n 3 $(BY_FILE) tests/integration tests/hostile tests/fuzz $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not chaos' -n 2 $(BY_FILE) tests/spark $(PYTEST_ARGS)
 
 lint: $(STAMP) ## format, lint, types and dead code
 	$(BIN)/ruff format --check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -30,6 +31,18 @@ settings.register_profile("long", max_examples=20_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 _numbers = count()
+
+SLOW_WEIGHT = 20
+"""So many others take as long as a slow test."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of files that go to several processes the long ones begin: none ends alone with one."""
+    if hasattr(config, "workerinput"):
+        weights: Counter[Path] = Counter()
+        for item in items:
+            weights[item.path] += SLOW_WEIGHT if item.get_closest_marker("slow") else 1
+        items.sort(key=lambda item: -weights[item.path])
 
 
 @pytest.fixture(scope="session")

@@ -240,6 +240,7 @@ def test_a_client_that_never_reads_is_not_read_either(
 # -- connections -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_thousands_of_half_open_connections(broker: Secured) -> None:
     """Others come in between; all are closed in time, whether they said nothing or a little."""
     opened = []
@@ -262,6 +263,7 @@ def test_thousands_of_half_open_connections(broker: Secured) -> None:
     _all_are_closed(broker, 200)
 
 
+@pytest.mark.slow
 def test_a_byte_a_second_is_too_slow_for_the_handshake(broker: Secured) -> None:
     slow = WireClient(broker.broker_port, handshake=False)
     data = itertools.chain(encode_command(hello()), itertools.repeat(0))

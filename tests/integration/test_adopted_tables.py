@@ -102,6 +102,7 @@ def grown(data: Path, older: Path, *args: str, sealed_before: bool) -> None:
         publish(broker, 30, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bookies", "sealed_before"),
     [
@@ -154,6 +155,7 @@ def test_an_older_record_of_a_table_is_told_which_command_takes_the_table_up(
         seal(broker)
 
 
+@pytest.mark.slow
 def test_what_neither_table_nor_bookies_have_is_given_up_and_consumers_go_on(
     tmp_path: Path,
 ) -> None:

@@ -105,6 +105,7 @@ def test_http_asks_for_credentials(standalone: Standalone) -> None:
     assert answer("/metrics") == (200, None)
 
 
+@pytest.mark.slow
 def test_a_token_that_expires_while_a_client_publishes_costs_nothing(
     standalone: Standalone,
 ) -> None:

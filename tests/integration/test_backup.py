@@ -73,14 +73,22 @@ def read(standalone: Standalone, topic: str) -> list[int]:
         return found
 
 
-@pytest.mark.parametrize("bookies", [pytest.param(1, marks=pytest.mark.chaos), 3])
-def test_a_backup_while_messages_are_published(tmp_path: Path, bookies: int) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("bookies", "times"),
+    [
+        pytest.param(1, 4, marks=pytest.mark.chaos),
+        (3, 2),
+        pytest.param(3, 4, marks=pytest.mark.chaos),
+    ],
+)
+def test_backups_while_messages_are_published(tmp_path: Path, bookies: int, times: int) -> None:
     flags = ("--bookies", str(bookies))
     original = Standalone(tmp_path / "data", *flags, env=SEALING).start()
     publisher = Publisher(original, ["a", "b"])
     try:
         backups = []
-        for number in range(4):
+        for number in range(times):
             time.sleep(1.5)
             before = {topic: len(done) for topic, done in publisher.acknowledged.items()}
             target = tmp_path / f"backup-{number}"
@@ -105,7 +113,7 @@ def test_a_backup_while_messages_are_published(tmp_path: Path, bookies: int) -> 
             log = restored.log_path.read_text()
         assert "ERROR" not in log, log
         assert "DAMAGED" not in log, log
-    assert list((tmp_path / "restored-3").rglob("*.parquet"))
+    assert list((tmp_path / f"restored-{times - 1}").rglob("*.parquet"))
 
 
 def test_a_backup_without_the_bookie_in_the_middle(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ def read(broker: Standalone, **more: str) -> int:
     return sum(rows.num_rows for part in reader.partitions() for rows in reader.read(part))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", [1, COPIES])
 def test_a_sealed_file_that_is_damaged(tmp_path: Path, damaged: int) -> None:
     with Standalone(tmp_path / "data", *BOOKIES, env=SETTINGS) as broker:

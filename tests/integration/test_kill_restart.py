@@ -216,6 +216,7 @@ def publish_and_kill(
         assert not publisher.is_alive(), "a publisher does not end"
 
 
+@pytest.mark.slow
 @pytest.mark.feature("F70", "F82", "F84")
 @pytest.mark.parametrize("bookies", [pytest.param(1, marks=pytest.mark.chaos), 3])
 def test_nothing_confirmed_is_lost_over_five_kills(tmp_path: Path, bookies: int) -> None:

@@ -78,6 +78,7 @@ def numbers(receive: Any, count: int) -> list[int]:
     return [int(receive(60_000).data()) for _ in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.feature("F12")
 def test_a_new_subscription_from_earliest(client: pulsar.Client) -> None:
     consumer = client.subscribe("border", "new", initial_position=pulsar.InitialPosition.Earliest)

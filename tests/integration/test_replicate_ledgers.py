@@ -187,6 +187,7 @@ def test_a_log_that_lost_a_commit_is_shown_and_made_whole(broker: Standalone) ->
     all_equal(broker, 100)
 
 
+@pytest.mark.slow
 @pytest.mark.feature("F70")
 def test_a_root_that_is_lost_for_good_is_replaced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

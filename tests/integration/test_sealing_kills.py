@@ -79,6 +79,7 @@ def test_the_job_is_killed(tmp_path: Path, kills: int) -> None:
         assert consumed(broker, "t", "after", published) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", KILLS)
 def test_the_process_of_the_broker_is_killed(tmp_path: Path, kills: int) -> None:
     rng = random.Random(SEED)

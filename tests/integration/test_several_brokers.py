@@ -81,6 +81,7 @@ def answer_to_connect(standalone: Standalone, wanted: str) -> pb.BaseCommand:
     raise AssertionError("the connection was closed without an answer")
 
 
+@pytest.mark.slow
 def test_a_broker_that_stands_still_is_killed_and_its_clients_go_on(
     two: Standalone, topics: list[str]
 ) -> None:
@@ -191,6 +192,7 @@ def test_what_keeps_a_broker_from_starting_is_said_in_one_line(tmp_path: Path) -
     assert f"brokerServicePort: port {port + 20} is in use" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_clients_log_in_at_the_broker_that_serves_them(tmp_path: Path, topics: list[str]) -> None:
     """In the clear by one address, and over TLS by the ports of each broker."""
     with Secured(tmp_path, "--brokers", "2") as standalone:

@@ -99,6 +99,7 @@ def by_duckdb(table: str) -> list[int]:
     return [row[0] for row in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", [JsonSchema, AvroSchema])
 def test_each_read_is_a_beginning_of_the_topic(standalone: Standalone, schema: Any) -> None:
     some_was_read = threading.Event()

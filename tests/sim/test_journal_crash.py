@@ -34,6 +34,7 @@ from pulsark.storage.bookie.index_checkpoint import CHECKPOINT_NAME
 from pulsark.storage.bookie.journal_settings import JournalSettings
 from pulsark.storage.bookie.segment_writer import SegmentWriter
 from tests.sim.crashes import recover_each
+from tests.sim.deep import deep
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
 from tests.sim.simulation import Simulation
 
@@ -48,7 +49,7 @@ SETTINGS = JournalSettings(
     copy_bytes=200,
     ledgers_a_turn=1,
 )
-SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else [1, 2]
+SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else [1, deep(2)]
 LEDGERS = 8
 ROUNDS = 70
 PROMPT = 0.8

@@ -19,6 +19,7 @@ def short_path() -> Iterator[Path]:
         yield Path(made)
 
 
+@pytest.mark.slow
 def test_the_demo_matches_and_leaves_nothing_behind(short_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "examples.flights", "--flights", "4000"],

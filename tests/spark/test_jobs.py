@@ -54,6 +54,7 @@ def test_topic_to_delta_copies_each_message_once(
     assert numbers(spark, table) == list(range(80))
 
 
+@pytest.mark.slow
 def test_topic_to_delta_under_spark_submit(
     broker: Standalone, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
         yield broker
 
 
+@pytest.mark.slow
 @pytest.mark.feature("F70")
 def test_a_lost_root_is_filled_again_under_spark_submit(fleet: Standalone) -> None:
     before = consumed(fleet, "t", "before", 100)
@@ -39,6 +40,7 @@ def test_a_lost_root_is_filled_again_under_spark_submit(fleet: Standalone) -> No
     assert consumed(fleet, "t", "after", 100) == before
 
 
+@pytest.mark.slow
 @pytest.mark.feature("F53")
 def test_messages_are_erased_and_let_go_under_spark_submit(fleet: Standalone) -> None:
     words = ["--topic", "t", "--where", "key = 'k7'", "--vacuum-hours", "0"]

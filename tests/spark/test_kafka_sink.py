@@ -167,6 +167,7 @@ def test_a_worker_that_is_killed_while_it_writes_leaves_nothing(
     assert Counter(int(m.data()) for m in received(client, topic, 40_000)) == Counter(range(40_000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill_at", ["read", "write"])
 def test_a_stream_whose_worker_is_killed_has_each_row_once(
     spark: SparkSession,

@@ -46,6 +46,7 @@ def test_sql_over_topics() -> None:
     assert [tuple(row)[:2] for row in names["backlog"].collect()] == [("rebooking", 10)]
 
 
+@pytest.mark.slow
 def test_streaming_to_delta() -> None:
     names = run_notebook("streaming_to_delta")
     assert names["waiting"].rows[0]["backlog_entries"] > 0
@@ -53,6 +54,7 @@ def test_streaming_to_delta() -> None:
     assert sum(row.flights for row in names["by_hour"].collect()) == 3000
 
 
+@pytest.mark.slow
 def test_exactly_once_write() -> None:
     names = run_notebook("exactly_once_write")
     assert names["written"].count() == 3000
@@ -67,6 +69,7 @@ def test_queue_and_table() -> None:
     assert names["given_back"] > 0
 
 
+@pytest.mark.slow
 def test_moving_to_pulsark() -> None:
     names = run_notebook("moving_to_pulsark")
     assert "did you mean 'topics'" in names["message"]

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.sim.deep import EVERYWHERE
 from tests.sim.planted.bugs import ROOT, PlantedBug, load
 
 CAUGHT_PART = 0.95
@@ -93,9 +94,10 @@ def _run(root: Path, tests: Sequence[str]) -> int:
         "-p",
         "no:cacheprovider",
     ]
+    environment = {**os.environ, "PYTHONPATH": str(root), EVERYWHERE: "1"}
     try:
         done = subprocess.run(
-            [*command, *tests], cwd=root, env={**os.environ, "PYTHONPATH": str(root)},
+            [*command, *tests], cwd=root, env=environment,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=TIMEOUT_SECONDS,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
