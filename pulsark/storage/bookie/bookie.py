@@ -23,7 +23,9 @@ class EntryRun:
     ``payloads[i]`` is entry ``first_entry_id + i``. ``last_confirmed`` is the writer's
     last-add-confirmed (LAC) when the run was sent, -1 at the start; ``confirmed_bytes`` is
     the length of all entries up to it, which recovery needs to know a ledger's length without
-    reading it (-1: not known).
+    reading it (-1: not known). ``preceding_bytes`` is the length of all entries before the first.
+
+    A writer gives the same object to all its bookies, one after the other.
     """
 
     ledger_id: int
@@ -31,6 +33,18 @@ class EntryRun:
     last_confirmed: int
     payloads: Sequence[bytes]
     confirmed_bytes: int = -1
+    preceding_bytes: int = 0
+
+    def part(self, start: int, end: int, skipped: int) -> EntryRun:
+        """Some of the entries, behind ``skipped`` bytes of earlier ones."""
+        return EntryRun(
+            self.ledger_id,
+            self.first_entry_id + start,
+            self.last_confirmed,
+            self.payloads[start:end],
+            self.confirmed_bytes,
+            self.preceding_bytes + skipped,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,10 +113,6 @@ class LedgerMetadata:
         """Every bookie that may hold entries of this ledger, sorted."""
         return sorted({bookie for ensemble in self.ensembles for bookie in ensemble.bookies})
 
-    def is_same_as(self, other: LedgerMetadata) -> bool:
-        """Whether the other ones are these, as they are found again after their creation."""
-        return self == other
-
     def with_ensemble(self, ensemble: Ensemble) -> LedgerMetadata:
         """With these bookies for the entries from its first on."""
         kept = tuple(e for e in self.ensembles if e.first_entry_id < ensemble.first_entry_id)

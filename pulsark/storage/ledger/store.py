@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from pulsark.errors import (
@@ -40,10 +40,14 @@ _CONFLICTS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class StoredLedger:
-    """A ledger's metadata, and the version under which the store has them."""
+    """A ledger's metadata, and the version under which the store has them.
+
+    ``kept`` is the store's own: what else it has of the ledger, and writes again with the metadata.
+    """
 
     metadata: LedgerMetadata
     version: int
+    kept: object = field(default=None, compare=False, repr=False)
 
 
 Decision: TypeAlias = Callable[[LedgerMetadata], LedgerMetadata]
@@ -107,21 +111,33 @@ class ComparedLedgerStore(ABC):
     async def get(self, ledger_id: int) -> StoredLedger | None: ...
 
     @abstractmethod
-    async def put(self, metadata: LedgerMetadata, expected_version: int) -> StoredLedger:
-        """Write at a version, or ``ABSENT``; the outcomes are those of ``MetadataStore.put``."""
+    async def put(self, metadata: LedgerMetadata, over: StoredLedger) -> StoredLedger:
+        """Write in the place of what is ``over``, at its version, which may be ``ABSENT``.
+
+        The outcomes are those of ``MetadataStore.put``.
+        """
+
+    def made(self, metadata: LedgerMetadata) -> StoredLedger:
+        """A new ledger, not yet stored: its version is ``ABSENT``."""
+        return StoredLedger(metadata, ABSENT)
+
+    def is_own(self, made: StoredLedger, found: StoredLedger) -> bool:
+        """Whether what is found is what this ``create`` stored, although no answer came."""
+        return made.metadata == found.metadata
 
     async def create(self, metadata: LedgerMetadata) -> StoredLedger:
+        made = self.made(metadata)
         unheard: MetadataError | None = None
         for _ in range(_UNHEARD_ATTEMPTS):
             if unheard is not None:
                 await asyncio.sleep(_RETRY_SECONDS)
             try:
-                return await self.put(metadata, ABSENT)
+                return await self.put(metadata, made)
             except OwnershipLostError:
                 raise
             except BadVersionError:
                 found = None if unheard is None else await self.get(metadata.ledger_id)
-                if found is None or not metadata.is_same_as(found.metadata):
+                if found is None or not self.is_own(made, found):
                     raise
                 return found
             except OutcomeUnknownError as error:
@@ -141,7 +157,7 @@ class ComparedLedgerStore(ABC):
             if wanted == known.metadata:
                 return known
             try:
-                return await self.put(wanted, known.version)
+                return await self.put(wanted, known)
             except BadVersionError:
                 pass
             except OutcomeUnknownError:
@@ -171,9 +187,9 @@ class MetadataLedgerStore(ComparedLedgerStore):
             return None
         return StoredLedger(decode_ledger_metadata(ledger_id, found.value), found.version)
 
-    async def put(self, metadata: LedgerMetadata, expected_version: int) -> StoredLedger:
+    async def put(self, metadata: LedgerMetadata, over: StoredLedger) -> StoredLedger:
         path = ledger_path(metadata.ledger_id)
-        version = await self._metadata.put(path, metadata.encode(), expected_version)
+        version = await self._metadata.put(path, metadata.encode(), over.version)
         return StoredLedger(metadata, version)
 
     async def delete(self, ledger_id: int) -> None:

@@ -84,6 +84,8 @@ class LedgerWriter:
         """The last entry that got an id."""
         self.length = length
         """Bytes of all confirmed entries."""
+        self.pushed_length = length
+        """Bytes of all entries that got an id."""
         self.error: StorageError | None = None
         """Why nothing more will be confirmed."""
         self._stored = stored
@@ -114,7 +116,9 @@ class LedgerWriter:
             raise StorageError(f"ledger {self.ledger_id} is closed")
         first = self.last_pushed + 1
         self.last_pushed += len(payloads)
-        run = EntryRun(self.ledger_id, first, self.last_confirmed, payloads, self.length)
+        preceding = self.pushed_length
+        self.pushed_length = preceding + sum(map(len, payloads))
+        run = EntryRun(self.ledger_id, first, self.last_confirmed, payloads, self.length, preceding)
         self._unconfirmed.append(run)
         for slot in self._slots:
             if not slot.failed:
@@ -179,22 +183,17 @@ class LedgerWriter:
     def _stripe(self, index: int, run: EntryRun) -> list[EntryRun]:
         """The parts of a run that belong to one slot of the ensemble."""
         size, parts, start = len(self._slots), [], -1
+        before = skipped = 0
         for i in range(len(run.payloads) + 1):
             entry_id = run.first_entry_id + i
             mine = i < len(run.payloads) and (index - entry_id) % size < self._write_quorum
             if mine and start < 0:
-                start = i
+                start, skipped = i, before
             elif not mine and start >= 0:
-                parts.append(
-                    EntryRun(
-                        run.ledger_id,
-                        run.first_entry_id + start,
-                        run.last_confirmed,
-                        run.payloads[start:i],
-                        run.confirmed_bytes,
-                    )
-                )
+                parts.append(run.part(start, i, skipped))
                 start = -1
+            if i < len(run.payloads):
+                before += len(run.payloads[i])
         return parts
 
     def _answered(self, slot: _Slot, last: int, error: BaseException | None) -> None:
@@ -236,20 +235,14 @@ class LedgerWriter:
         while runs:
             run = runs[0]
             count = last_confirmed - run.first_entry_id + 1
-            if count <= 0:
-                return
             if count < len(run.payloads):
-                self.length += sum(map(len, run.payloads[:count]))
-                runs[0] = EntryRun(
-                    run.ledger_id,
-                    last_confirmed + 1,
-                    run.last_confirmed,
-                    run.payloads[count:],
-                    run.confirmed_bytes,
-                )
+                if count > 0:
+                    size = sum(map(len, run.payloads[:count]))
+                    runs[0] = run = run.part(count, len(run.payloads), size)
+                self.length = run.preceding_bytes
                 return
-            self.length += sum(map(len, run.payloads))
             runs.popleft()
+        self.length = self.pushed_length
 
     def _is_drained(self, everywhere: bool) -> bool:
         if self._change is not None or self.last_confirmed < self.last_pushed:

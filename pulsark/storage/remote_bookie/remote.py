@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pulsark.errors import BookieAwayError, ProtocolError, StorageError
-from pulsark.storage.bookie.bookie import EntryRun, LedgerTail
 from pulsark.storage.bookie.journal_format import TABLE_ENTRY, Kind, encode_record
 from pulsark.storage.remote_bookie.limits import BOOKIE_PENDING_BYTES_MAX, BOOKIE_RUN_BYTES_MAX
 from pulsark.storage.remote_bookie.link import Link
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Done
+    from pulsark.storage.bookie.bookie import EntryRun, LedgerTail
     from pulsark.storage.bookie.journal_excerpt import JournalExcerpt
     from pulsark.storage.remote_bookie.channel import Channel
     from pulsark.storage.remote_bookie.link import Connect
@@ -232,25 +232,16 @@ def _parts(run: EntryRun, bytes_max: int) -> list[EntryRun]:
     if sum(map(len, run.payloads)) + TABLE_ENTRY * len(run.payloads) <= bytes_max:
         return [run]
     parts: list[EntryRun] = []
-    start = size = 0
+    start = size = before = skipped = 0
     for i, payload in enumerate(run.payloads):
         more = len(payload) + TABLE_ENTRY
         if i > start and size + more > bytes_max:
-            parts.append(_part(run, start, i))
-            start, size = i, 0
+            parts.append(run.part(start, i, skipped))
+            start, size, skipped = i, 0, before
         size += more
-    parts.append(_part(run, start, len(run.payloads)))
+        before += len(payload)
+    parts.append(run.part(start, len(run.payloads), skipped))
     return parts
-
-
-def _part(run: EntryRun, start: int, end: int) -> EntryRun:
-    return EntryRun(
-        run.ledger_id,
-        run.first_entry_id + start,
-        run.last_confirmed,
-        run.payloads[start:end],
-        run.confirmed_bytes,
-    )
 
 
 def _last_of(count: int, done: Done) -> Done:

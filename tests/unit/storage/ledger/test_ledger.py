@@ -159,6 +159,7 @@ def test_lac_is_the_quorum_rule_for_any_order_of_answers(
             assert writer.length == sum(range(expected + 1))
         for bookie in cluster.all:
             bookie.release_held()
+            assert all(r.preceding_bytes == sum(range(r.first_entry_id)) for r in bookie.runs)
         assert writer.last_confirmed == pushed - 1
         await writer.drained(everywhere=True)
         for e in range(pushed):
