@@ -1,14 +1,14 @@
 """Which formats the brokers of a cluster may write: only those that all of them can read.
 
-Each program has a feature level: the number of steps that its formats have made. A broker announces
-its level, and one value of the metadata store has the level of the cluster. A broker that knows less
-does not start, so what that level brought may be written.
+Each program has a feature level: the number of steps that its formats have made. A broker
+announces its level, and one value of the metadata store has the level of the cluster. A broker
+that knows less does not start, so what that level brought may be written.
 
-The level only rises, and only when every live broker knows the next one. This must not miss a broker
-that starts at the same moment. It announces itself first, and then writes the level again, unchanged.
-Whoever raises the level reads it, then the announcements, and writes at the version that was read. If
-the announcement came too late to be seen, so did that write, and the raise fails and is repeated; or
-the broker finds the new level and leaves.
+The level only rises, and only when every live broker knows the next one. This must not miss a
+broker that starts at the same moment. It announces itself first, and then writes the level again,
+unchanged. Whoever raises the level reads it, then the announcements, and writes at the version that
+was read. If the announcement came too late to be seen, so did that write, and the raise fails and
+is repeated; or the broker finds the new level and leaves.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class FeatureLevels:
             return
 
     async def follow(self, *, leads: bool) -> None:
-        """Read the level of the cluster, and raise it if this broker ``leads`` and all know more."""
+        """Read the level of the cluster. If this broker ``leads`` and all know more, raise it."""
         version = await self._read()
         if not leads or self.cluster >= self.known:
             return
