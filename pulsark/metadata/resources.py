@@ -12,7 +12,12 @@ from pulsark.metadata import records
 from pulsark.metadata.bookie_racks import BookieRacks
 from pulsark.metadata.configuration import ConfigurationRecord
 from pulsark.metadata.isolation import IsolationRecords
-from pulsark.metadata.namespaces import DEFAULT_BUNDLES, Namespaces, even_boundaries
+from pulsark.metadata.namespaces import (
+    DEFAULT_BUNDLES,
+    Namespace,
+    Namespaces,
+    even_boundaries,
+)
 from pulsark.metadata.paths import CLUSTERS, POLICIES, cluster_path, policies_path
 from pulsark.metadata.records import (
     AlreadyExistsError,
@@ -179,34 +184,72 @@ class Resources:
         self.topic_policies = TopicPolicyRecords(store)
 
     async def initialize(
-        self, cluster: str, urls: dict[str, str], bundles: int = DEFAULT_BUNDLES
-    ) -> None:
-        """Create the resources of a new instance that do not exist, and update this cluster's URLs.
+        self,
+        cluster: str,
+        urls: Mapping[str, str],
+        bundles: int = DEFAULT_BUNDLES,
+        *,
+        renew: bool = True,
+    ) -> list[str]:
+        """Create the resources of a new cluster that do not exist; returns what, in words.
 
-        A standalone may start on other ports than last time.
+        Tenants and namespaces that every cluster has get this one, too. ``renew``: a cluster that
+        is there gets these addresses. A standalone may start on other ports than last time.
         """
+        said = []
         data = await self.clusters.get(cluster)
         if data is None:
             with suppress(AlreadyExistsError):  # several brokers may start at the same time
                 await self.clusters.create(cluster, urls)
-        elif {**data, **urls} != data:
+                said.append(f"cluster {cluster}")
+        elif renew and {**data, **urls} != data:
             await self.clusters.update(cluster, {**data, **urls})
+            said.append(f"addresses of cluster {cluster}")
         for tenant, namespace, policies in (
             (PUBLIC_TENANT, "default", KEEP_EVERYTHING),
             (SYSTEM_TENANT, "system", {}),
         ):
-            if await self.tenants.get(tenant) is None:
-                with suppress(AlreadyExistsError):
-                    await self.tenants.create(tenant, Tenant((), (cluster,)))
+            said += await self._make_tenant(tenant, cluster)
             name = f"{tenant}/{namespace}"
-            if await self.namespaces.get(name) is None:
-                with suppress(AlreadyExistsError):
-                    await self.namespaces.create(
-                        name,
-                        boundaries=even_boundaries(bundles),
-                        replication_clusters=(cluster,),
-                        policies=policies,
-                    )
+            said += await self._make_namespace(name, cluster, bundles, policies)
+        return said
+
+    async def _make_tenant(self, name: str, cluster: str) -> list[str]:
+        found = await self.tenants.get(name)
+        if found is None:
+            with suppress(AlreadyExistsError):
+                await self.tenants.create(name, Tenant((), (cluster,)))
+                return [f"tenant {name}"]
+            found = await self.tenants.get(name)
+        if found is None or cluster in found.allowed_clusters:
+            return []
+        clusters = (*found.allowed_clusters, cluster)
+        await self.tenants.update(name, replace(found, allowed_clusters=clusters))
+        return [f"tenant {name} in cluster {cluster}"]
+
+    async def _make_namespace(
+        self, name: str, cluster: str, bundles: int, policies: Mapping[str, Any]
+    ) -> list[str]:
+        found = await self.namespaces.get(name)
+        if found is None:
+            with suppress(AlreadyExistsError):
+                await self.namespaces.create(
+                    name,
+                    boundaries=even_boundaries(bundles),
+                    replication_clusters=(cluster,),
+                    policies=policies,
+                )
+                return [f"namespace {name} with {bundles} bundles"]
+            found = await self.namespaces.get(name)
+        if found is None or cluster in found.replication_clusters:
+            return []
+
+        def add(old: Namespace) -> Namespace:
+            clusters = tuple(sorted({*old.replication_clusters, cluster}))
+            return replace(old, replication_clusters=clusters)
+
+        await self.namespaces.update(name, add)
+        return [f"namespace {name} in cluster {cluster}"]
 
 
 def _tenant(record: Json) -> Tenant:
