@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from pulsark.admin_client.token_supplier import TokenSupplier
 from pulsark.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -114,7 +115,8 @@ class Credentials:
         if self.trust_path:
             found["tls_trust_certs_file_path"] = self.trust_path
         if self.method == "token":
-            found["authentication"] = pulsar.AuthenticationToken(self._token)
+            text = self.params.get("token")
+            found["authentication"] = pulsar.AuthenticationToken(text or TokenSupplier(self._token))
         elif self.method == "basic":
             found["authentication"] = pulsar.AuthenticationBasic(
                 self.params["userId"], self.params["password"]
