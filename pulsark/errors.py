@@ -160,6 +160,10 @@ class CorruptEntryError(StorageError):
     """The stored bytes fail their checksum. This is *unknown*, never *absent*."""
 
 
+class RootsAwayError(StorageError):
+    """Too few storage roots of a table can be reached now."""
+
+
 class UnreadableTableError(CorruptEntryError):
     """No storage root of a table has the file with a sealed entry, or has it intact."""
 

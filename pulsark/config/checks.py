@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from pulsark.config.several_brokers import check_kinds, check_own_ports
@@ -46,6 +47,7 @@ def check_together(settings: Settings) -> None:
             "authorizationEnabled=true and authenticationEnabled=false: nobody would have a role; "
             "set authenticationEnabled=true and authenticationProviders"
         )
+    _check_roots(settings)
     for key in ("journalDirectories", "ledgerDirectories"):
         count = len(getattr(settings, key))
         if count not in (0, settings.bookies):
@@ -53,6 +55,28 @@ def check_together(settings: Settings) -> None:
                 f"{key}: {count} directories for {settings.bookies} bookies; "
                 "give one for each bookie, or none"
             )
+
+
+_object_store = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_.=-]+)*/?")
+
+
+def _check_roots(settings: Settings) -> None:
+    for root in settings.tableRoots:
+        if "://" in root and _object_store.fullmatch(root) is None:
+            raise ConfigError(
+                f"tableRoots={root}: give a directory, or s3://BUCKET/PREFIX with letters, digits "
+                "and _ . = - in PREFIX, and no credentials"
+            )
+    roots = [root.rstrip("/") for root in settings.tableRoots]
+    if len(set(roots)) < len(roots):
+        raise ConfigError("tableRoots: a root is named twice; it would count as two copies")
+    endpoint = settings.objectStoreEndpoint
+    if endpoint and not endpoint.startswith(("http://", "https://")):
+        raise ConfigError(f"objectStoreEndpoint={endpoint}: give http://HOST:PORT or https://HOST")
+    if "@" in endpoint:
+        raise ConfigError(
+            "objectStoreEndpoint: a URL is no place for credentials; set objectStoreCredentialsFile"
+        )
 
 
 PORTS = (

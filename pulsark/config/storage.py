@@ -48,6 +48,41 @@ class StorageSettings(QuotaSettings):
     ledgerDirectories: tuple[str, ...] = setting(
         (), "paths", "Index directory of each embedded bookie; empty: below dataDir"
     )
+    tableRoots: tuple[str, ...] = setting(
+        (),
+        "paths",
+        "Storage roots of topics' tables: directories, as of a file system that all brokers have, "
+        "or s3://BUCKET/PREFIX; empty: one beside the index of each embedded bookie",
+        own=True,
+    )
+    objectStoreEndpoint: str = setting(
+        "",
+        "URL",
+        "Where the object store of tableRoots is, https://HOST:PORT; empty: AWS_ENDPOINT_URL, "
+        "or AWS in the region",
+        own=True,
+    )
+    objectStoreRegion: str = setting(
+        "", "", "Region of the object store; empty: AWS_REGION, or us-east-1", own=True
+    )
+    objectStoreCredentialsFile: str = setting(
+        "",
+        "path",
+        "File with the keys for the object store, as ~/.aws/credentials, read every 5 minutes; "
+        "empty: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the role of the machine",
+        own=True,
+    )
+    objectStoreTimeoutSeconds: int = setting(
+        30, "s", "A request to the object store that takes longer fails", ge=1, le=600, own=True
+    )
+    objectStoreRetrySeconds: int = setting(
+        10,
+        "s",
+        "Failed requests to the object store are repeated for this time; 0: never",
+        ge=0,
+        le=600,
+        own=True,
+    )
     sealEnabled: bool = setting(
         True, "", "Messages move from the journal into the table of their topic", own=True
     )

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from pulsark.storage.bookie.fleet import check_store_is_there, leave_when_failed, open_fleet
 from pulsark.storage.bookie.journal_settings import JournalSettings
+from pulsark.storage.roots.any_root import files_of_roots
+from pulsark.storage.roots.options import ObjectStoreOptions
 from pulsark.storage.table.root_identity import commission
 
 if TYPE_CHECKING:
@@ -75,6 +77,7 @@ class OwnDisks:
 
     async def open_roots(self, metadata: MetadataStore) -> StorageRoots:
         """The storage roots of tables."""
-        return await commission(
-            self._data.storage_roots, metadata, self._runtime, adopt=self._adopt
-        )
+        roots, runtime = self._data.storage_roots, self._runtime
+        options = ObjectStoreOptions.of(self._settings)
+        files = files_of_roots(roots, runtime.disk, options, runtime.clock)
+        return await commission(roots, metadata, runtime, files=files, adopt=self._adopt)

@@ -21,6 +21,9 @@ from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.dispatch.policies.schemas import Schemas
 from pulsark.runtime import collect, resident_bytes
 from pulsark.storage.ledger.manager import LedgerManager
+from pulsark.storage.roots.any_root import files_of_roots
+from pulsark.storage.roots.options import ObjectStoreOptions
+from pulsark.storage.table.process.process import TableProcess
 from pulsark.storage.table.tables import Tables
 
 if TYPE_CHECKING:
@@ -81,10 +84,13 @@ class ServedBroker:
         self._cleanup = cleanup
         self._adopt = adopt
         self._shared = shared
+        options = ObjectStoreOptions.of(settings)
         tables = Tables(
             stored.roots,
             stored.metadata,
             runtime,
+            files=files_of_roots(stored.roots.paths, runtime.disk, options, runtime.clock),
+            new_process=partial(TableProcess, options.to_environment()),
             copies=settings.managedLedgerDefaultWriteQuorum,
             copies_needed=settings.managedLedgerDefaultAckQuorum,
             schemas_of=Schemas(stored.metadata, runtime, RunQueue(runtime.clock)).by_version,

@@ -25,6 +25,7 @@ ROOMS = (
     # Storage, from one disk to a topic's table.
     "storage.proto",
     "storage",
+    "storage.roots",
     "storage.bookie",
     "storage.remote_bookie",
     "storage.ledger",
@@ -82,8 +83,23 @@ ROOMS = (
 """Bottom up: a room imports rooms above it in this list, never those below."""
 
 APART = {
-    "datasource": ("wire", "schemas", "rows", "storage.table.staging", "admin_client"),
-    "jobs": ("wire", "schemas", "rows", "storage.table", "admin_client", "datasource"),
+    "datasource": (
+        "wire",
+        "schemas",
+        "rows",
+        "storage.roots",
+        "storage.table.staging",
+        "admin_client",
+    ),
+    "jobs": (
+        "wire",
+        "schemas",
+        "rows",
+        "storage.roots",
+        "storage.table",
+        "admin_client",
+        "datasource",
+    ),
     "storage": ("wire", "schemas", "rows", "metadata"),
     "dispatch": ("wire", "schemas", "metadata", "security", "rates", "storage"),
 }
@@ -96,6 +112,7 @@ HEAVY = {
     "uvicorn",
     "deltalake",
     "numpy",
+    "obstore",
     "pandas",
     "rich",
     "bcrypt",
@@ -111,6 +128,7 @@ LAZY = (
     "admin",
     "datasource",
     "rows",
+    "storage.roots.object_files",
     "storage.table.files.seal",
     "storage.table.process.reader",
     "storage.table.staging.bulk_writer",

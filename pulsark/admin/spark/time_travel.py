@@ -32,9 +32,10 @@ from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.limits import LEDGERS_PER_TURN_MAX
 from pulsark.metadata.paths import managed_ledger_path
-from pulsark.runtime import Disk, run_in_worker
+from pulsark.runtime import run_in_worker
 from pulsark.security.operations import TopicOperation as T
 from pulsark.storage.managed_ledger.record import read_ledgers
+from pulsark.storage.roots.root_files import RootFiles
 from pulsark.storage.table.files.record import DataFile
 from pulsark.storage.table.log.time_travel import (
     NO_VERSION,
@@ -70,7 +71,7 @@ async def get_past(topic: TopicOf, request: Request, broker: BrokerOf) -> Respon
     listed = {info.ledger_id async for info in in_turns(each, LEDGERS_PER_TURN_MAX)}
     worker = broker.runtime.new_worker("past-table")
     try:
-        look = partial(_look, broker.runtime.disk, directories, dict(given), listed)
+        look = partial(_look, broker.tables.files, directories, dict(given), listed)
         found = await run_in_worker(worker, look)
     except NoSuchVersionError as error:
         raise fail(412, str(error)) from None
@@ -105,7 +106,7 @@ async def _ledgers(
 
 
 def _look(
-    disk: Disk, directories: Sequence[str], given: Mapping[str, str], listed: Collection[int]
+    disk: RootFiles, directories: Sequence[str], given: Mapping[str, str], listed: Collection[int]
 ) -> Version:
     """What is asked for; blocks."""
     if not directories:

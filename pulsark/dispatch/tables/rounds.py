@@ -12,7 +12,7 @@ from pulsark.dispatch.tables.sealing_due import (
     in_order,
     may_wait,
 )
-from pulsark.errors import PulsarkError
+from pulsark.errors import PulsarkError, RootsAwayError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -42,18 +42,28 @@ SMALL_SECONDS = 1.0
 
 
 class TableFailures:
-    """What failed of which table: said once, until it changes."""
+    """What failed of which table: said once, until it changes.
+
+    That storage roots are away is said of the first table only.
+    """
 
     def __init__(self) -> None:
         self._said: dict[TopicName, str] = {}
+        self._away: set[TopicName] = set()
+        """Those whose storage roots are away."""
 
     async def attempt(self, base: TopicName, work: Awaitable[None]) -> None:
         """Do something with a table that is tried again if it fails."""
         try:
             await work
         except PulsarkError as error:
+            is_first = not self._away
+            if isinstance(error, RootsAwayError):
+                self._away.add(base)
             if self._said.get(base) != str(error):
                 self._said[base] = str(error)
+                if base in self._away and not is_first:
+                    return
                 log.warning("%s: cannot seal now, its entries stay in the journal: %s", base, error)
         except Exception:
             log.exception("%s is not sealed", base)
@@ -63,6 +73,7 @@ class TableFailures:
     def drop(self, base: TopicName) -> None:
         """It goes well again, or the table is gone."""
         self._said.pop(base, None)
+        self._away.discard(base)
 
 
 class SealingRounds:

@@ -9,7 +9,7 @@
     DATA/bookies/NAME/      journal and storage root of each embedded bookie;
                             the tables of topics are in ledgers/table
 
-``journalDirectories`` and ``ledgerDirectories`` put the last ones elsewhere.
+``journalDirectories`` and ``ledgerDirectories`` put the last ones elsewhere, ``tableRoots`` tables.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from pulsark.errors import ConfigError
 from pulsark.runtime import Disk, lock_directory
 from pulsark.storage.bookie.fleet import BookieHome
+from pulsark.storage.roots.root_files import absolute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,6 +40,8 @@ class DataDir:
 
     path: str
     homes: tuple[BookieHome, ...]
+    roots: tuple[str, ...] = ()
+    """Storage roots that are elsewhere (``tableRoots``)."""
 
     @classmethod
     def of(cls, settings: Settings) -> DataDir:
@@ -54,7 +57,7 @@ class DataDir:
                     ledgers[index] if ledgers else home.ledger_dir,
                 )
             )
-        return cls(path, tuple(homes))
+        return cls(path, tuple(homes), tuple(map(absolute, settings.tableRoots)))
 
     @classmethod
     def found(cls, settings: Settings, disk: Disk, known: int = 0) -> DataDir:
@@ -70,7 +73,7 @@ class DataDir:
         names = disk.list(os.path.join(told.path, "bookies"))
         while len(homes) < known or f"bookie-{len(homes) + 1}" in names:
             homes.append(_default_home(told.path, len(homes) + 1))
-        return cls(told.path, tuple(homes))
+        return cls(told.path, tuple(homes), told.roots)
 
     @property
     def metadata_path(self) -> str:
@@ -84,8 +87,8 @@ class DataDir:
 
     @property
     def storage_roots(self) -> list[str]:
-        """Where tables are: beside the index of each bookie."""
-        return [os.path.join(home.ledger_dir, "table") for home in self.homes]
+        """Where tables are: beside the index of each bookie, if not elsewhere."""
+        return list(self.roots) or [os.path.join(home.ledger_dir, "table") for home in self.homes]
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ from pulsark.errors import (
 )
 from pulsark.metadata.paths import TABLES, topic_at
 from pulsark.metadata.store import ABSENT, MetadataStore
-from pulsark.runtime import Runtime, Worker, run_in_worker
+from pulsark.runtime import Clock, Runtime, Worker, run_in_worker
 from pulsark.storage.table.files.record import (
     DataFile,
     Published,
@@ -52,6 +52,7 @@ from pulsark.storage.table.table_logs import TableLogs
 if TYPE_CHECKING:
     from pulsark.metadata.changes import Check
     from pulsark.schemas.column_types import ColumnType
+    from pulsark.storage.roots.root_files import RootFiles
     from pulsark.storage.table.log.log_content import LogContent
 
 log = logging.getLogger(__name__)
@@ -71,7 +72,8 @@ class TableOwner:
         table: OwnedTableRecord,
         logs: TableLogs,
         metadata: MetadataStore,
-        runtime: Runtime,
+        files: RootFiles,
+        clock: Clock,
         worker: Worker,
         roots_needed: int,
         limits: TableLimits,
@@ -79,8 +81,8 @@ class TableOwner:
     ) -> None:
         self._table = table
         self._logs = logs
-        self._disk = runtime.disk
-        self._clock = runtime.clock
+        self._disk = files
+        self._clock = clock
         self._worker = worker
         self._roots_needed = min(roots_needed, len(table.record.roots))
         self._limits = limits
@@ -98,6 +100,7 @@ class TableOwner:
         runtime: Runtime,
         worker: Worker,
         *,
+        files: RootFiles | None = None,
         roots_needed: int = 1,
         check_root: Callable[[str], None] = lambda directory: None,
         where: Callable[[str], str] = str,
@@ -114,8 +117,10 @@ class TableOwner:
         record is now. ``OlderMetadataError``: the log on some root has what the record does not
         know of; nothing was changed. ``repairs`` makes commits of repairs. Without ``roll_forward``
         the table is owned, and nothing else is done, not even asked: to be repaired. ``touched``
-        hears of ledgers whose documents are about to change.
+        hears of ledgers whose documents are about to change. ``files`` are those of the roots, if
+        not all are on the runtime's disk.
         """
+        files = files or runtime.disk
         for attempts_left in reversed(range(OPEN_ATTEMPTS)):
             found = await metadata.get(path)
             record = TableRecord.decode(path, found.value) if found is not None else None
@@ -125,7 +130,7 @@ class TableOwner:
             table = OwnedTableRecord(
                 path, record.relocated(where), version, metadata, where, limits, touched
             )
-            logs = TableLogs(table.record, topic_at(TABLES, path), runtime.disk, worker, check_root)
+            logs = TableLogs(table.record, topic_at(TABLES, path), files, worker, check_root)
             if roll_forward:
                 await logs.check(table.record)
             try:
@@ -135,7 +140,9 @@ class TableOwner:
             except LedgerFencedError:  # the owner before has done something meanwhile
                 if not attempts_left:
                     raise
-        owner = cls(table, logs, metadata, runtime, worker, roots_needed, limits, repairs)
+        owner = cls(
+            table, logs, metadata, files, runtime.clock, worker, roots_needed, limits, repairs
+        )  # fmt: skip
         if roll_forward:
             async with owner._changing:
                 await owner._roll_forward(clean=True)

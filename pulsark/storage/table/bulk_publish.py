@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pulsark.errors import CorruptEntryError, StorageError
-from pulsark.runtime import Disk, Worker, run_in_worker
+from pulsark.runtime import Worker, run_in_worker
 from pulsark.schemas.column_types import BINARY, ColumnType
 from pulsark.storage.managed_ledger.reservation import NewLedger
 from pulsark.storage.table.staging.staged_ledger import STAGING, StagedLedger, ledger_directory
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
     from pulsark.storage.managed_ledger.reservations import Reserving
+    from pulsark.storage.roots.root_files import RootFiles
     from pulsark.storage.table.attach import TableOwner
     from pulsark.storage.table.files.record import DataFile
 
@@ -47,7 +48,7 @@ class BulkPublish:
         owner: TableOwner,
         places: Mapping[int, Reserving],
         staged: Sequence[StagedLedger],
-        disk: Disk,
+        disk: RootFiles,
         worker: Worker,
         roots_needed: int,
     ) -> None:
@@ -158,7 +159,7 @@ async def _all(steps: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return done
 
 
-def remove_old_staged(disk: Disk, root: str, before_ms: int) -> int:
+def remove_old_staged(disk: RootFiles, root: str, before_ms: int) -> int:
     """Delete staged files of writers that began before a time; returns how many others stay."""
     left = 0
     for name in disk.list(f"{root}/{STAGING}"):
@@ -170,7 +171,7 @@ def remove_old_staged(disk: Disk, root: str, before_ms: int) -> int:
     return left
 
 
-def remove_never_attached(disk: Disk, root: str, partition: int, ledger_id: int) -> int:
+def remove_never_attached(disk: RootFiles, root: str, partition: int, ledger_id: int) -> int:
     """Delete the files of a ledger that was reserved and never will exist; returns 0."""
     directory = f"{root}/{ledger_directory(partition, ledger_id)}"
     for name in disk.list(directory):

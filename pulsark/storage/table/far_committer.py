@@ -58,5 +58,5 @@ class FarCommitter:
         """Delete files that are no part of the table."""
         parts = self._parts
         await remove_everywhere(
-            parts.runtime.disk, parts.thread(), self.record.roots, paths, parts.limits.files_a_turn
+            parts.files, parts.thread(), self.record.roots, paths, parts.limits.files_a_turn
         )

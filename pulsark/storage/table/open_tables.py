@@ -86,6 +86,7 @@ class OpenTables:
             metadata,
             self._parts.runtime,
             self._parts.thread(),
+            files=self._parts.files,
             roots_needed=self._roots.copies_needed,
             check_root=self._roots.check,
             where=self._roots.where,
@@ -132,7 +133,7 @@ class OpenTables:
         if record is None or record.table_id != table_id:
             directories = await self._roots.having(name, table_id)
             record = TableRecord(table_id, 0, tuple(directories))
-        disk, thread = parts.runtime.disk, parts.thread()
+        disk, thread = parts.files, parts.thread()
         logs = TableLogs(record, topic_at(TABLES, path), disk, thread, self._roots.check)
         await logs.check(record)
 

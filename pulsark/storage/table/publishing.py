@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pulsark.errors import CorruptEntryError, LedgerFencedError, StorageError
+from pulsark.errors import CorruptEntryError, LedgerFencedError, RootsAwayError, StorageError
 from pulsark.runtime import run_in_worker
 from pulsark.schemas.column_types import BINARY, ColumnType
+from pulsark.storage.roots.root_files import absolute
 from pulsark.storage.table.bulk_publish import BulkPublish, remove_never_attached
 from pulsark.storage.table.staging.staged_ledger import STAGING, StagedLedger
 
@@ -31,7 +31,7 @@ class TablePublishing:
     def __init__(self, tables: OpenTables, parts: TableParts) -> None:
         self._tables = tables
         self._parts = parts
-        self._disk = parts.runtime.disk
+        self._disk = parts.files
         self._thread = parts.thread
 
     async def staging(self, name: TopicName, table_id: str) -> tuple[list[str], int, ValueSchemas]:
@@ -48,10 +48,10 @@ class TablePublishing:
             except (OSError, StorageError) as e:
                 log.warning("%s: left out of bulk publishes: %s", root, e)
             else:
-                directories.append(f"{os.path.abspath(root)}/{STAGING}")
+                directories.append(f"{absolute(root)}/{STAGING}")
         needed = self._parts.roots.needed(record)
         if len(directories) < needed:
-            raise StorageError(f"{len(directories)} storage roots of {needed} can be reached")
+            raise RootsAwayError(f"{len(directories)} storage roots of {needed} can be reached")
         return directories, needed, await table.values()
 
     def _make_staging(self, root: str) -> None:

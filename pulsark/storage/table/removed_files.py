@@ -6,17 +6,19 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pulsark.runtime import Disk, Worker, run_in_worker
+from pulsark.runtime import Worker, run_in_worker
 from pulsark.storage.table.files.root_files import remove_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pulsark.storage.roots.root_files import RootFiles
+
 log = logging.getLogger(__name__)
 
 
 async def remove_everywhere(
-    disk: Disk, worker: Worker, roots: Sequence[str], paths: Sequence[str], at_once: int
+    disk: RootFiles, worker: Worker, roots: Sequence[str], paths: Sequence[str], at_once: int
 ) -> None:
     """Delete files that are no part of a table; a root that is away keeps its copies."""
     for root in roots:

@@ -27,7 +27,7 @@ from pulsark.storage.table.root_identity import storage_root_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from pulsark.runtime import Disk
+    from pulsark.storage.roots.root_files import RootFiles
     from pulsark.storage.table.files.record import DataFile, TableRecord
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ def placed(
     return kept + [root + below for root in free[: max(copies - len(kept), 0)]]
 
 
-def log_state(disk: Disk, record: TableRecord, directory: str) -> LogState:
+def log_state(disk: RootFiles, record: TableRecord, directory: str) -> LogState:
     """How a root has the table's log, by its names and its newest commit. Raises ``OSError``."""
     if not record.attached:
         return "ok"
@@ -69,7 +69,7 @@ def log_state(disk: Disk, record: TableRecord, directory: str) -> LogState:
     return "ok" if attached >= record.attached - record.pending else "behind"
 
 
-def copy_state(disk: Disk, directory: str, file: DataFile, *, verify: bool = False) -> Copy:
+def copy_state(disk: RootFiles, directory: str, file: DataFile, *, verify: bool = False) -> Copy:
     """How a root has a file, by its size; with ``verify`` by its bytes. Raises ``OSError``."""
     path = f"{directory}/{file.path}"
     try:
@@ -82,7 +82,7 @@ def copy_state(disk: Disk, directory: str, file: DataFile, *, verify: bool = Fal
     return "ok"
 
 
-def _checksum(disk: Disk, path: str, size: int) -> int:
+def _checksum(disk: RootFiles, path: str, size: int) -> int:
     file = disk.open(path)
     try:
         crc = 0
@@ -93,7 +93,9 @@ def _checksum(disk: Disk, path: str, size: int) -> int:
         file.close()
 
 
-def catch_up(disk: Disk, record: TableRecord, directory: str, files: Iterable[DataFile]) -> None:
+def catch_up(
+    disk: RootFiles, record: TableRecord, directory: str, files: Iterable[DataFile]
+) -> None:
     """Make a root's log whole again, whose data ``files`` are all there.
 
     ``StorageError`` if they are not, or if no other root has the log.
@@ -111,7 +113,7 @@ def catch_up(disk: Disk, record: TableRecord, directory: str, files: Iterable[Da
         pass
 
 
-def _restore_log(disk: Disk, record: TableRecord, directory: str) -> None:
+def _restore_log(disk: RootFiles, record: TableRecord, directory: str) -> None:
     """Commits that are missing or damaged, from a root that has all of them."""
     mine = DeltaLog(disk, directory)
     versions, damaged = mine.versions(), _damaged(mine)
@@ -140,7 +142,9 @@ def _differ(theirs: DeltaLog, mine: DeltaLog, damaged: Collection[int]) -> bool:
     return any(theirs.read_bytes(version) != mine.read_bytes(version) for version in both)
 
 
-def _discard_log(disk: Disk, theirs: DeltaLog, mine: DeltaLog, damaged: Collection[int]) -> None:
+def _discard_log(
+    disk: RootFiles, theirs: DeltaLog, mine: DeltaLog, damaged: Collection[int]
+) -> None:
     """Make room for the whole of another log, newest commit first: what is left is a beginning."""
     intact = [version for version in mine.versions() if version not in damaged]
     if theirs.attached(theirs.versions()) < mine.attached(intact):
@@ -149,7 +153,7 @@ def _discard_log(disk: Disk, theirs: DeltaLog, mine: DeltaLog, damaged: Collecti
         disk.remove(f"{mine.path}/{name}")
 
 
-def _copy_log(disk: Disk, theirs: DeltaLog, mine: DeltaLog, damaged: Collection[int]) -> None:
+def _copy_log(disk: RootFiles, theirs: DeltaLog, mine: DeltaLog, damaged: Collection[int]) -> None:
     """All that a whole log has, into one that lacks some of it, or is behind its beginning."""
     first, versions = theirs.first(), mine.versions()
     disk.make_dirs(mine.path)
@@ -166,7 +170,7 @@ def _copy_log(disk: Disk, theirs: DeltaLog, mine: DeltaLog, damaged: Collection[
             _copy(disk, theirs, mine, LAST_CHECKPOINT)
 
 
-def _copy(disk: Disk, theirs: DeltaLog, mine: DeltaLog, name: str) -> None:
+def _copy(disk: RootFiles, theirs: DeltaLog, mine: DeltaLog, name: str) -> None:
     path = f"{theirs.path}/{name}"
     file = disk.open(path)
     try:

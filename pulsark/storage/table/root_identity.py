@@ -13,22 +13,30 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from pulsark.errors import MetadataError, StorageError
+from pulsark.errors import BadVersionError, MetadataError, StorageError
 from pulsark.metadata.documents import check_version
 from pulsark.metadata.paths import STORAGE_ROOTS, storage_root_at, storage_root_path
 from pulsark.metadata.store import ABSENT, MetadataStore
+from pulsark.runtime import run_in_worker
 from pulsark.storage.bookie.fleet import leave_out_ledger_ids
+from pulsark.storage.roots.root_files import in_object_store
+from pulsark.storage.roots.store_pause import PausedStoreError
 
 if TYPE_CHECKING:
-    from pulsark.runtime import Disk, Runtime
+    from pulsark.runtime import Runtime, Worker
+    from pulsark.storage.roots.root_files import RootFiles
 
 log = logging.getLogger(__name__)
 
 FORMAT_VERSION: Final = 1
 MARKER: Final = "STORAGE_ROOT"
 """The file on a root that has its id."""
+
+ATTEMPTS: Final = 5
+"""How often a root is looked at that another broker begins with at the same time."""
 
 Ids = Mapping[str, str]
 """By storage root: the id that it must have."""
@@ -52,17 +60,18 @@ class StorageRoots:
         root = storage_root_of(directory)
         return self.moved.get(root, root) + directory[len(root) :]
 
-    def check(self, disk: Disk, root: str) -> None:
+    def check(self, disk: RootFiles, root: str) -> None:
         """Raise ``RefusedRootError`` unless a root is one of them, and still itself. Blocks."""
         if root not in self.paths:
             raise RefusedRootError(
                 f"storage root {root} is none of this broker's any more. Bring it back "
-                "(ledgerDirectories), or let the job replicate_ledgers give its tables another one"
+                "(tableRoots, ledgerDirectories), or let the job replicate_ledgers give its tables "
+                "another one"
             )
         check_root(disk, root, self.ids)
 
 
-def highest_ledger_id(disk: Disk, roots: Iterable[str]) -> int:
+def highest_ledger_id(disk: RootFiles, roots: Iterable[str]) -> int:
     """The highest id of a ledger that has a directory in a table, or -1. Blocks, and for long."""
     highest = -1
     for root in roots:
@@ -83,49 +92,112 @@ def storage_root_of(directory: str) -> str:
 
 
 async def commission(
-    roots: Sequence[str], metadata: MetadataStore, runtime: Runtime, *, adopt: bool = False
+    roots: Sequence[str],
+    metadata: MetadataStore,
+    runtime: Runtime,
+    *,
+    files: RootFiles | None = None,
+    adopt: bool = False,
 ) -> StorageRoots:
     """The storage roots of a process; one that was never known gets an id, and its file.
 
     A root that is refused or away is logged; what uses it finds out by itself. One with a file that
     this metadata store does not know is refused, too: it is another store's, or the store went
     back. With ``adopt`` it is taken, and no ledger of its tables has an id that is given again.
+    ``files`` are those of the roots, if not all are on the runtime's disk.
     """
     known = await _known(metadata)
-    here = {known[root] for root in roots if root in known}
-    away = set(known.values()) - here
-    ids = {}
-    for root in roots:
-        path = storage_root_path(root)
-        found = await metadata.get(path)
-        record = _decoded(path, found.value) if found is not None else {}
-        on_disk = _id_on(runtime.disk, root)
-        # What was refused here before is looked at anew: it is in service only once it is taken.
-        is_new = not record.get("inService")
-        is_stranger = is_new and on_disk is not None and on_disk not in away | here
-        has_moved = is_new and (on_disk in away or (is_stranger and adopt))
-        root_id = on_disk if has_moved else record.get("rootId")
-        root_id = root_id or f"{runtime.rng.getrandbits(128):032x}"
-        version = found.version if found is not None else ABSENT
-        if found is None or has_moved:
-            # The id is settled first: a crash behind it finds it again.
-            version = await metadata.put(path, _encoded(root_id, in_service=has_moved), version)
-        ids[root] = root_id
-        try:
-            # What is a copy of another root stays as it is, and is refused.
-            if is_new and (on_disk is None or on_disk == root_id) and not has_moved:
-                put_in_service(runtime.disk, root, root_id)
-                await metadata.put(path, _encoded(root_id, in_service=True), version)
-            check_root(runtime.disk, root, ids)
-        except (OSError, StorageError) as e:
-            log.error("%s: %s", root, e)
-    if adopt:
-        await leave_out_ledger_ids(metadata, highest_ledger_id(runtime.disk, roots))
+    files = files or runtime.disk
+    worker = runtime.new_worker("roots")
+    try:
+        commissioner = _Commissioner(roots, known, metadata, runtime, files, worker, adopt)
+        ids = {root: await commissioner.id_of(root) for root in roots}
+        if adopt:
+            highest = await run_in_worker(worker, partial(highest_ledger_id, files, roots))
+            await leave_out_ledger_ids(metadata, highest)
+    finally:
+        worker.close()
     now = {root_id: root for root, root_id in ids.items()}
     moved = {p: now[i] for p, i in known.items() if p not in roots and i in now}
     for before, root in moved.items():
         log.info("storage root %s was %s before", root, before)
     return StorageRoots(tuple(roots), ids, moved)
+
+
+class _Commissioner:
+    def __init__(
+        self,
+        roots: Sequence[str],
+        known: Ids,
+        metadata: MetadataStore,
+        runtime: Runtime,
+        files: RootFiles,
+        worker: Worker,
+        adopt: bool,
+    ) -> None:
+        self._here = {known[root] for root in roots if root in known}
+        self._away = set(known.values()) - self._here
+        self._metadata = metadata
+        self._rng = runtime.rng
+        self._files = files
+        self._worker = worker
+        self._adopt = adopt
+
+    async def id_of(self, root: str) -> str:
+        """The id that a root must have, which is in service if it may be."""
+        for attempts_left in reversed(range(ATTEMPTS)):
+            try:
+                return await self._id_of(root)
+            except BadVersionError:  # another broker has the same root, and begins, too
+                if not attempts_left:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _id_of(self, root: str) -> str:
+        path, files = storage_root_path(root), self._files
+        found = await self._metadata.get(path)
+        record = _decoded(path, found.value) if found is not None else {}
+        on_disk = await run_in_worker(self._worker, partial(_id_on, files, root))
+        # What was refused here before is looked at anew: it is in service only once it is taken.
+        is_new = not record.get("inService")
+        is_stranger = is_new and on_disk is not None and on_disk not in self._away | self._here
+        has_moved = is_new and (on_disk in self._away or (is_stranger and self._adopt))
+        root_id = on_disk if has_moved else record.get("rootId")
+        root_id = root_id or f"{self._rng.getrandbits(128):032x}"
+        version = found.version if found is not None else ABSENT
+        if found is None or has_moved:
+            # The id is settled first: a crash behind it finds it again.
+            value = _encoded(root_id, in_service=has_moved)
+            version = await self._metadata.put(path, value, version)
+        # What is a copy of another root stays as it is, and is refused.
+        begins = is_new and (on_disk is None or on_disk == root_id) and not has_moved
+        try:
+            if begins and on_disk is None:
+                await run_in_worker(self._worker, partial(_mark, files, root, root_id))
+            await run_in_worker(self._worker, partial(check_root, files, root, {root: root_id}))
+        except (OSError, StorageError) as e:
+            log.error("%s: %s", root, e)
+            return root_id
+        if begins:
+            await self._metadata.put(path, _encoded(root_id, in_service=True), version)
+        return root_id
+
+
+def _mark(files: RootFiles, root: str, root_id: str) -> None:
+    """Give a new root its file, unless there is one, which another broker may have made."""
+    files.make_dirs(root)
+    path, marker = f"{root}/{MARKER}", _marker(root_id)
+    try:
+        files.write_new(path, marker)
+        if in_object_store(root):  # some do not know what If-None-Match means, and write
+            files.write_new(path, marker)
+            files.remove(path)
+            raise RefusedRootError(
+                f"storage root {root} is refused: its object store writes a new object in place of "
+                "one that is there. tableRoots needs one that knows If-None-Match: *"
+            )
+    except FileExistsError:
+        pass
 
 
 async def _known(metadata: MetadataStore) -> dict[str, str]:
@@ -148,14 +220,14 @@ def known_ids(records: Mapping[str, bytes]) -> dict[str, str]:
     }
 
 
-def _id_on(disk: Disk, root: str) -> str | None:
+def _id_on(disk: RootFiles, root: str) -> str | None:
     try:
         return _read_id(disk, root)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _read_id(disk: Disk, root: str) -> str:
+def _read_id(disk: RootFiles, root: str) -> str:
     file = disk.open(f"{root}/{MARKER}")
     try:
         return str(json.loads(file.read(0, 4096))["rootId"])
@@ -163,13 +235,15 @@ def _read_id(disk: Disk, root: str) -> str:
         file.close()
 
 
-def check_root(disk: Disk, root: str, ids: Ids) -> None:
+def check_root(disk: RootFiles, root: str, ids: Ids) -> None:
     """Raise ``RefusedRootError`` unless a root is the one it should be. Blocks."""
     wanted = ids.get(root)
     if wanted is None:
         return
     try:
         found = _read_id(disk, root)
+    except PausedStoreError:
+        raise
     except (OSError, ValueError, KeyError, TypeError) as e:
         what = "is not there" if isinstance(e, FileNotFoundError) else f"cannot be read ({e})"
         raise RefusedRootError(
@@ -183,11 +257,14 @@ def check_root(disk: Disk, root: str, ids: Ids) -> None:
         )
 
 
-def put_in_service(disk: Disk, root: str, root_id: str) -> None:
+def put_in_service(disk: RootFiles, root: str, root_id: str) -> None:
     """Give a root its file: from now on it counts. Blocks."""
     disk.make_dirs(root)
-    document = {"version": FORMAT_VERSION, "rootId": root_id}
-    disk.write_atomic(f"{root}/{MARKER}", json.dumps(document).encode())
+    disk.write_atomic(f"{root}/{MARKER}", _marker(root_id))
+
+
+def _marker(root_id: str) -> bytes:
+    return json.dumps({"version": FORMAT_VERSION, "rootId": root_id}).encode()
 
 
 def _encoded(root_id: str, *, in_service: bool) -> bytes:

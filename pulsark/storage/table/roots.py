@@ -6,8 +6,9 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from pulsark.errors import StorageError, StorageFullError
-from pulsark.runtime import Disk, Worker, run_in_worker
+from pulsark.errors import RootsAwayError, StorageError, StorageFullError
+from pulsark.runtime import Worker, run_in_worker
+from pulsark.storage.roots.store_pause import PausedStoreError
 from pulsark.storage.table.files.disk_reserve import room
 from pulsark.storage.table.files.record import DataFile, TableRecord, table_directory
 from pulsark.storage.table.repair import (
@@ -23,6 +24,7 @@ from pulsark.storage.table.root_identity import StorageRoots, put_in_service, st
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pulsark.storage.roots.root_files import RootFiles
     from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
@@ -40,7 +42,7 @@ class TableRoots:
     def __init__(
         self,
         roots: StorageRoots,
-        disk: Disk,
+        disk: RootFiles,
         thread: Callable[[], Worker],
         *,
         copies: int,
@@ -162,12 +164,14 @@ class TableRoots:
         for directory in record.roots:
             try:
                 found[directory] = await self._blocking(partial(self._room, directory))
+            except PausedStoreError as e:
+                log.debug("%s: left out of sealing: %s", directory, e)
             except (OSError, StorageError) as e:
                 log.warning("%s: left out of sealing: %s", directory, e)
         needed = self.needed(record)
         best = sorted(found.values(), reverse=True)[:needed]
         if len(best) < needed:
-            raise StorageError(f"{len(best)} storage roots of {needed} can be reached")
+            raise RootsAwayError(f"{len(best)} storage roots of {needed} can be reached")
         if best[-1] <= 0:
             raise StorageFullError(
                 f"there is no room to seal on {', '.join(record.roots)}; "

@@ -6,12 +6,13 @@ import logging
 from typing import TYPE_CHECKING, TypeVar
 
 from pulsark.errors import OlderMetadataError, StorageError
-from pulsark.runtime import Disk, Worker, run_in_worker
+from pulsark.runtime import Worker, run_in_worker
 from pulsark.storage.table.log.root_log import RootLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pulsark.storage.roots.root_files import RootFiles
     from pulsark.storage.table.files.record import TableRecord
 
 log = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ class TableLogs:
         self,
         record: TableRecord,
         topic: str,
-        disk: Disk,
+        disk: RootFiles,
         worker: Worker,
         check_root: Callable[[str], None],
     ) -> None:

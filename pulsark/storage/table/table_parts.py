@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from pulsark.runtime import Runtime, Worker
     from pulsark.schemas.definition import SchemaData
+    from pulsark.storage.roots.root_files import RootFiles
     from pulsark.storage.table.files.table_limits import TableLimits
     from pulsark.storage.table.known_ledgers import KnownLedgers
     from pulsark.storage.table.process.table_processes import TableProcesses
@@ -27,6 +28,8 @@ class TableParts:
     """What the tables of a process share."""
 
     runtime: Runtime
+    files: RootFiles
+    """Those of the storage roots."""
     thread: Callable[[], Worker]
     roots: TableRoots
     processes: TableProcesses

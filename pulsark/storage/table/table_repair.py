@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pulsark.errors import StorageError
-from pulsark.runtime import Disk, Worker, run_in_worker
+from pulsark.runtime import Worker, run_in_worker
 from pulsark.storage.ledger.manager import is_absent
 from pulsark.storage.managed_ledger.erasure import nothing
 from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
@@ -31,6 +31,7 @@ from pulsark.storage.table.files.root_files import ensure_file
 from pulsark.storage.table.files.seal_range import SealRange
 
 if TYPE_CHECKING:
+    from pulsark.storage.roots.root_files import RootFiles
     from pulsark.storage.table.process.process import Entries
     from pulsark.storage.table.process.table_processes import EntriesOf
     from pulsark.storage.table.tables import Tables
@@ -132,7 +133,7 @@ class TableRepair:
         self,
         tables: Tables,
         name: TopicName,
-        disk: Disk,
+        disk: RootFiles,
         thread: Callable[[], Worker],
         entries_of: EntriesOf,
         target_bytes: int,

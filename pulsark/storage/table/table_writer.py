@@ -56,7 +56,7 @@ class TableWriter:
         self.name = name
         self._committer = committer
         self._parts = parts
-        self._disk = parts.runtime.disk
+        self._disk = parts.files
         self._limits = parts.limits
         self._path = table_path(name)
 

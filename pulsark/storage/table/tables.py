@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     )
 
     from pulsark.metadata.store import MetadataStore
+    from pulsark.storage.roots.root_files import RootFiles
     from pulsark.storage.table.root_identity import StorageRoots
     from pulsark.storage.table.table import Table
     from pulsark.storage.table.table_parts import SchemasOf
@@ -69,22 +70,25 @@ class Tables:
         copies_needed: int = 1,
         schemas_of: SchemasOf | None = None,
         new_process: Callable[[], TableProcess] = TableProcess,
+        files: RootFiles | None = None,
         limits: TableLimits = DEFAULT_LIMITS,
     ) -> None:
         self._metadata = metadata
         self._runtime = runtime
         self._worker: Worker | None = None
+        self.files: RootFiles = files or runtime.disk
+        """Those of the storage roots."""
         self.limits = limits
-        self.processes = TableProcesses(new_process, runtime, self._thread)
+        self.processes = TableProcesses(new_process, runtime, self._thread, self.files)
         self.roots = TableRoots(
-            roots, runtime.disk, self._thread, copies=copies, copies_needed=copies_needed
+            roots, self.files, self._thread, copies=copies, copies_needed=copies_needed
         )
         self.touched = TouchedLedgers()
         self._parts = TableParts(
-            runtime, self._thread, self.roots, self.processes, KnownLedgers(), self.touched,
-            ReadAhead(), limits, schemas_of,
+            runtime, self.files, self._thread, self.roots, self.processes, KnownLedgers(),
+            self.touched, ReadAhead(), limits, schemas_of,
         )  # fmt: skip
-        self.to_delete = TablesToDelete(metadata, self.roots, runtime.disk, self._thread)
+        self.to_delete = TablesToDelete(metadata, self.roots, self.files, self._thread)
         self._open = OpenTables(self._parts, metadata, self.to_delete)
         self.publishing = TablePublishing(self._open, self._parts)
         self.elsewhere = TablesElsewhere(self._open, metadata, self._parts)
@@ -135,7 +139,7 @@ class Tables:
         self._parts.forget(table_path(name))
         repair.step = "looking for files"
         work = TableRepair(
-            self, name, self._runtime.disk, self._thread, entries_of, target_bytes, repair, listed
+            self, name, self.files, self._thread, entries_of, target_bytes, repair, listed
         )
 
         async def commit() -> None:

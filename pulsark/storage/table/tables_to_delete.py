@@ -19,7 +19,7 @@ from pulsark.metadata.changes import Check, Delete
 from pulsark.metadata.documents import check_version
 from pulsark.metadata.pages import names_below
 from pulsark.metadata.paths import DOOMED_TABLES, doomed_table_path, table_path
-from pulsark.runtime import Disk, Worker, run_in_worker
+from pulsark.runtime import Worker, run_in_worker
 from pulsark.storage.table.files.record import TableRecord
 from pulsark.storage.table.files.root_files import remove_tree
 from pulsark.wire.topic_name import TopicName
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pulsark.metadata.store import MetadataStore
+    from pulsark.storage.roots.root_files import RootFiles
     from pulsark.storage.table.roots import TableRoots
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class TablesToDelete:
         self,
         metadata: MetadataStore,
         roots: TableRoots,
-        disk: Disk,
+        disk: RootFiles,
         thread: Callable[[], Worker],
     ) -> None:
         self._metadata = metadata

@@ -11,12 +11,13 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from pulsark.runtime import Disk, Worker, run_in_worker
+from pulsark.runtime import Worker, run_in_worker
 from pulsark.storage.table.files.orphans import ledger_directories, ledger_of, old_files
 from pulsark.storage.table.files.root_files import remove_files
 from pulsark.storage.table.log.delta_log import DeltaLog
 
 if TYPE_CHECKING:
+    from pulsark.storage.roots.root_files import RootFiles
     from pulsark.storage.table.files.table_limits import TableLimits
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,9 @@ NamesOf = Callable[[int], Awaitable[Collection[str]]]
 class UnnamedFiles:
     """The unnamed files of one table on one storage root, found in steps that let others run."""
 
-    def __init__(self, disk: Disk, directory: str, thread: Worker, limits: TableLimits) -> None:
+    def __init__(
+        self, disk: RootFiles, directory: str, thread: Worker, limits: TableLimits
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._thread = thread

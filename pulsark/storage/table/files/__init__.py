@@ -5,5 +5,5 @@ and checks them; ``root_files`` copies and removes files on one root; ``seal_ran
 decide which entries share a file; ``orphans`` finds files of interrupted attempts;
 ``disk_reserve`` leaves room for publishing. ``table_limits`` has the sizes.
 
-``seal`` and ``disk_source`` need pyarrow, so a broker never imports them; its table processes do.
+``seal`` needs pyarrow, so a broker never imports it; its table processes do.
 """

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 from pulsark.storage.bookie.journal_settings import JournalSettings
 
 if TYPE_CHECKING:
-    from pulsark.runtime import Disk
+    from pulsark.storage.roots.root_files import RootFiles
 
 RESERVES_KEPT: Final = 2
 """Reserves of a journal that sealing leaves free."""
 
 
-def room(disk: Disk, directory: str) -> int:
+def room(disk: RootFiles, directory: str) -> int:
     """Bytes that may be written below a directory now. Blocks; raises ``OSError``."""
     disk.make_dirs(directory)
     return room_of(*disk.space(directory))
@@ -32,7 +32,7 @@ def room_of(free: int, total: int) -> int:
     return max(free - RESERVES_KEPT * reserve, small_batch, 0)
 
 
-def check_room(disk: Disk, directory: str, size: int) -> None:
+def check_room(disk: RootFiles, directory: str, size: int) -> None:
     """Raise ``OSError`` (ENOSPC) unless ``size`` bytes may be written below a directory."""
     found = room(disk, directory)
     if found < size:

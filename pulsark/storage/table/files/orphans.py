@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pulsark.runtime import Disk
+    from pulsark.storage.roots.root_files import RootFiles
 
 _name = re.compile(r"part-\d+-([0-9a-f]{12})[0-9a-f]{12}-\d+\.parquet")
 
@@ -23,7 +23,9 @@ def nonce(now_ms: int, bits: int) -> str:
     return f"{now_ms:012x}{bits:012x}"
 
 
-def remove_attempt(disk: Disk, directory: str, partition: int, ledger_id: int, nonce: str) -> None:
+def remove_attempt(
+    disk: RootFiles, directory: str, partition: int, ledger_id: int, nonce: str
+) -> None:
     """Delete what a failed attempt wrote for a ledger. Blocks; raises ``OSError``."""
     where = f"{directory}/partition={partition}/ledger_id={ledger_id}"
     for name in disk.list(where):
@@ -31,7 +33,7 @@ def remove_attempt(disk: Disk, directory: str, partition: int, ledger_id: int, n
             disk.remove(f"{where}/{name}")
 
 
-def ledger_directories(disk: Disk, directory: str) -> list[str]:
+def ledger_directories(disk: RootFiles, directory: str) -> list[str]:
     """Where a table's files are, below its directory. Blocks."""
     return [
         f"{partition}/{ledger}"
@@ -49,7 +51,7 @@ def ledger_of(path: str) -> int:
 
 
 def old_files(
-    disk: Disk, directory: str, ledger_directories: Iterable[str], before_ms: int
+    disk: RootFiles, directory: str, ledger_directories: Iterable[str], before_ms: int
 ) -> list[str]:
     """Files of attempts that began before a time. Blocks."""
     found = []

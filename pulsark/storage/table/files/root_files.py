@@ -16,7 +16,7 @@ from pulsark.storage.table.files.disk_reserve import check_room
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pulsark.runtime import Disk
+    from pulsark.storage.roots.root_files import RootFiles
     from pulsark.storage.table.files.record import DataFile
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 COPY_BYTES = 4 << 20
 
 
-def ensure_file(disk: Disk, directory: str, peers: Iterable[str], file: DataFile) -> None:
+def ensure_file(disk: RootFiles, directory: str, peers: Iterable[str], file: DataFile) -> None:
     """A file is on this root with its size; copied from another root if it is not."""
     if _has(disk, directory, file):
         return
@@ -38,14 +38,14 @@ def ensure_file(disk: Disk, directory: str, peers: Iterable[str], file: DataFile
     raise StorageError(f"no root has {file.path} with {file.size} bytes")
 
 
-def _has(disk: Disk, directory: str, file: DataFile) -> bool:
+def _has(disk: RootFiles, directory: str, file: DataFile) -> bool:
     try:
         return disk.size(f"{directory}/{file.path}") == file.size
     except FileNotFoundError:
         return False
 
 
-def copy_file(disk: Disk, source: str, target: str, file: DataFile) -> None:
+def copy_file(disk: RootFiles, source: str, target: str, file: DataFile) -> None:
     """Copy a file from one root to another, durably, and only if its checksum is right."""
     check_room(disk, target, file.size)
     path = f"{target}/{file.path}"
@@ -73,13 +73,13 @@ def copy_file(disk: Disk, source: str, target: str, file: DataFile) -> None:
         raise CorruptEntryError(f"{source}/{file.path} is damaged")
 
 
-def remove_files(disk: Disk, root: str, paths: Iterable[str]) -> None:
+def remove_files(disk: RootFiles, root: str, paths: Iterable[str]) -> None:
     """Delete some files of a table."""
     for path in paths:
         disk.remove(f"{root}/{path}")
 
 
-def remove_tree(disk: Disk, directory: str) -> None:
+def remove_tree(disk: RootFiles, directory: str) -> None:
     """Remove the files of a table. The log goes last, newest commit first: until then, what is
     left of the table says of itself that it lacks files."""
     for partition in disk.list(directory):

@@ -23,15 +23,16 @@ from pulsark.errors import CorruptEntryError, StorageError
 from pulsark.rows import FILE_SCHEMA, RowBuilder, file_schema
 from pulsark.rows.values import ValueColumn
 from pulsark.schemas.column_types import BINARY
-from pulsark.storage.table.files.disk_source import DiskSource
+from pulsark.storage.roots.disk_source import DiskSource
 from pulsark.storage.table.files.record import DataFile
 from pulsark.wire.entry import checksum_ok
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pulsark.runtime import AppendFile, Disk
+    from pulsark.runtime import AppendFile
     from pulsark.schemas.value_schemas import ValueSchemas
+    from pulsark.storage.roots.root_files import RootFiles
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ def seal(
     partition: int,
     ledger_id: int,
     directories: Sequence[str],
-    disk: Disk,
+    disk: RootFiles,
     nonce: str,
     *,
     target_bytes: int = TARGET_FILE_BYTES,
@@ -129,7 +130,7 @@ class _Sealer:
         partition: int,
         ledger_id: int,
         directories: Sequence[str],
-        disk: Disk,
+        disk: RootFiles,
         nonce: str,
         target_bytes: int,
         roots_needed: int,
@@ -216,7 +217,7 @@ class FileWriter(io.RawIOBase):
         path: str,
         first: int,
         directories: Sequence[str],
-        disk: Disk,
+        disk: RootFiles,
         values: ValueColumn | None,
         compression_level: int = COMPRESSION_LEVEL,
         compressed: Sequence[str] | None = None,
@@ -373,7 +374,7 @@ def _leaves(parent: Any, name: str, path: str = "") -> Iterator[str]:
 
 
 def verify(
-    disk: Disk,
+    disk: RootFiles,
     directory: str,
     file: DataFile,
     columns: Sequence[str] | None = None,
@@ -424,7 +425,7 @@ def _verify_rows(
         raise CorruptEntryError(f"{path} has {rows} rows of the entries {first} to {last}")
 
 
-def read_whole(disk: Disk, path: str) -> bytes:
+def read_whole(disk: RootFiles, path: str) -> bytes:
     """All bytes of a file."""
     size = disk.size(path)
     file = disk.open(path)

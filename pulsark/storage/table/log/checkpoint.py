@@ -22,7 +22,7 @@ from pulsark.storage.table.log.delta_log import (
 )
 
 if TYPE_CHECKING:
-    from pulsark.runtime import Disk
+    from pulsark.storage.roots.root_files import RootFiles
     from pulsark.storage.table.files.record import DataFile
 
 CHECKPOINT_COMMITS: Final = 100
@@ -33,7 +33,7 @@ CHECKPOINTS_KEPT: Final = 10
 of the table, so that old ones would soon be a lot. The one where the log begins stays."""
 
 
-def checkpoint_if_due(disk: Disk, directory: str) -> int | None:
+def checkpoint_if_due(disk: RootFiles, directory: str) -> int | None:
     """Write a checkpoint of the newest version if there should be one; returns that version.
 
     Old ones go. Blocks. Raises ``OSError``, or what the library raises for a log that it cannot
@@ -54,7 +54,7 @@ def checkpoint_if_due(disk: Disk, directory: str) -> int | None:
     return versions[-1]
 
 
-def write_checkpoint(disk: Disk, directory: str, version: int) -> None:
+def write_checkpoint(disk: RootFiles, directory: str, version: int) -> None:
     """Write the checkpoint of a version, unless it is there. Errors as of ``checkpoint_if_due``."""
     from deltalake import DeltaTable
 
@@ -81,7 +81,7 @@ def write_checkpoint(disk: Disk, directory: str, version: int) -> None:
             disk.write_atomic(f"{table_log.path}/{LAST_CHECKPOINT}", hint)
 
 
-def files_at(disk: Disk, directory: str, version: int) -> list[DataFile]:
+def files_at(disk: RootFiles, directory: str, version: int) -> list[DataFile]:
     """The files that the table had in a version of which there is a checkpoint. Blocks.
 
     Raises ``OSError``, or ``CorruptEntryError`` for one that cannot be read.

@@ -28,7 +28,7 @@ from pulsark.storage.table.files.record import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pulsark.runtime import Disk
+    from pulsark.storage.roots.root_files import RootFiles
 
 APP_ID = "pulsark"
 """Under this name commits carry the number of their attach."""
@@ -90,7 +90,7 @@ class CorruptCommitError(CorruptEntryError):
 class DeltaLog:
     """The log of the table in a directory. All calls block, and raise ``OSError``."""
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(self, disk: RootFiles, directory: str) -> None:
         self.disk = self._disk = disk
         self.directory = directory
         self.path = self._log = f"{directory}/_delta_log"

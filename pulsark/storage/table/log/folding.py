@@ -17,12 +17,14 @@ from pulsark.storage.table.log.checkpoint import files_at, write_checkpoint
 from pulsark.storage.table.log.delta_log import DeltaLog, attached_ms, checkpoint_name, commit_name
 
 if TYPE_CHECKING:
-    from pulsark.runtime import Disk
+    from pulsark.storage.roots.root_files import RootFiles
 
 log = logging.getLogger(__name__)
 
 
-def base_due(disk: Disk, directory: str, before_ms: int, now_ms: int, least: int) -> int | None:
+def base_due(
+    disk: RootFiles, directory: str, before_ms: int, now_ms: int, least: int
+) -> int | None:
     """The newest version decided before a time, if at least ``least`` commits would go.
 
     Two commits stay in any case: the newest one may have to be made again. A commit is not older
@@ -53,7 +55,7 @@ def base_due(disk: Disk, directory: str, before_ms: int, now_ms: int, least: int
     return due
 
 
-def make_base(disk: Disk, directory: str, version: int) -> None:
+def make_base(disk: RootFiles, directory: str, version: int) -> None:
     """Write a checkpoint that takes the place of all commits up to a version.
 
     ``CorruptEntryError`` if it does not say the same as they do: then it goes again. Also raises
@@ -73,7 +75,7 @@ def make_base(disk: Disk, directory: str, version: int) -> None:
         )
 
 
-def _paths_at(disk: Disk, table_log: DeltaLog, version: int) -> set[str]:
+def _paths_at(disk: RootFiles, table_log: DeltaLog, version: int) -> set[str]:
     before = [checkpoint for checkpoint in table_log.checkpoints() if checkpoint < version]
     versions = table_log.versions()
     paths: set[str] = set()
@@ -93,7 +95,7 @@ def _paths_at(disk: Disk, table_log: DeltaLog, version: int) -> set[str]:
     return paths
 
 
-def forget(disk: Disk, directory: str, first: int, most: int) -> bool:
+def forget(disk: RootFiles, directory: str, first: int, most: int) -> bool:
     """Delete commits and checkpoints before a version, at most ``most``; whether that was all.
 
     Nothing goes that is not in a checkpoint at that version or before it.

@@ -32,7 +32,7 @@ from pulsark.storage.table.log.log_sum import checkpoint_actions
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pulsark.runtime import Disk
+    from pulsark.storage.roots.root_files import RootFiles
 
 
 @dataclass
@@ -114,7 +114,7 @@ class LogContent:
         )
 
 
-def log_content(disk: Disk, directory: str, record: TableRecord) -> LogContent:
+def log_content(disk: RootFiles, directory: str, record: TableRecord) -> LogContent:
     """The content of a directory's log, which may have more than ``record`` knows.
 
     Raises ``OSError``, or ``CorruptEntryError`` if commits are missing or damaged.
@@ -146,7 +146,7 @@ def _is_ours(action: Action) -> bool:
     return "add" not in action or "pulsark.entries" in (action["add"].get("tags") or {})
 
 
-def _is_there(disk: Disk, directory: str, path: str) -> bool:
+def _is_there(disk: RootFiles, directory: str, path: str) -> bool:
     try:
         return disk.size(f"{directory}/{path}") >= 0
     except FileNotFoundError:

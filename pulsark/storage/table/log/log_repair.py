@@ -11,7 +11,7 @@ from pulsark.storage.table.log.log_sum import log_sum
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pulsark.runtime import Disk
+    from pulsark.storage.roots.root_files import RootFiles
     from pulsark.storage.table.files.record import DataFile, TableRecord
 
 
@@ -35,7 +35,7 @@ class LogRepair:
 
 
 def log_repair(
-    disk: Disk, directory: str, record: TableRecord, named: Sequence[DataFile]
+    disk: RootFiles, directory: str, record: TableRecord, named: Sequence[DataFile]
 ) -> LogRepair:
     """For the log in a directory; ``named`` are all files that the metadata store knows.
 
@@ -62,7 +62,7 @@ def _add(file: DataFile, before: Action | None, time_ms: int) -> Action:
     return add
 
 
-def _is_there(disk: Disk, directory: str, file: DataFile) -> bool:
+def _is_there(disk: RootFiles, directory: str, file: DataFile) -> bool:
     try:
         return disk.size(f"{directory}/{file.path}") == file.size
     except FileNotFoundError:

@@ -23,7 +23,7 @@ from pulsark.storage.table.log.delta_log import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from pulsark.runtime import Disk
+    from pulsark.storage.roots.root_files import RootFiles
 
 Key = tuple[str, str]
 """A file as Delta tells it from others: its path, and which of its rows are deleted."""
@@ -52,7 +52,7 @@ class LogSum:
                 self.files[_key(action["add"])] = self.ever[action["add"]["path"]] = action["add"]
 
 
-def log_sum(disk: Disk, directory: str) -> LogSum:
+def log_sum(disk: RootFiles, directory: str) -> LogSum:
     """The sum of a whole log; a damaged newest commit does not count.
 
     Raises ``OSError``, or ``CorruptEntryError`` if commits are missing or damaged.
@@ -77,7 +77,7 @@ def log_sum(disk: Disk, directory: str) -> LogSum:
     return found
 
 
-def _from_checkpoint(disk: Disk, directory: str, newest: int) -> LogSum:
+def _from_checkpoint(disk: RootFiles, directory: str, newest: int) -> LogSum:
     table_log = DeltaLog(disk, directory)
     for version in reversed(table_log.checkpoints()):
         if version <= newest:
@@ -88,7 +88,7 @@ def _from_checkpoint(disk: Disk, directory: str, newest: int) -> LogSum:
     raise CorruptEntryError(f"{directory}: its log begins in the middle, without a checkpoint")
 
 
-def checkpoint_actions(disk: Disk, path: str) -> Iterator[Action]:
+def checkpoint_actions(disk: RootFiles, path: str) -> Iterator[Action]:
     """What a checkpoint says of files, columns and bulk publishes; ``CorruptEntryError``."""
     import pyarrow as pa
     import pyarrow.parquet as pq

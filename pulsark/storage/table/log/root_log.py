@@ -23,7 +23,7 @@ from pulsark.storage.table.log.delta_log import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pulsark.runtime import Disk
+    from pulsark.storage.roots.root_files import RootFiles
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class OthersCommitError(StorageError):
 class RootLog:
     """One root's log, and where it goes on: it is only listed to find that out."""
 
-    def __init__(self, disk: Disk, directory: str, topic: str = "TOPIC") -> None:
+    def __init__(self, disk: RootFiles, directory: str, topic: str = "TOPIC") -> None:
         """``topic`` is whose table it is, for errors."""
         self.directory = directory
         self._topic = topic

@@ -21,7 +21,7 @@ from pulsark.storage.table.log.delta_log import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from pulsark.runtime import Disk
+    from pulsark.storage.roots.root_files import RootFiles
     from pulsark.storage.table.files.record import DataFile
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ NO_VERSION = Version(-1, -1, ())
 """Before the first one."""
 
 
-def read_log(disk: Disk, directories: Sequence[str]) -> list[Commit]:
+def read_log(disk: RootFiles, directories: Sequence[str]) -> list[Commit]:
     """All commits, from the first root whose log is whole; ``NoSuchVersionError``.
 
     The first commit of a folded log has all files that there were then.
@@ -75,7 +75,7 @@ def read_log(disk: Disk, directories: Sequence[str]) -> list[Commit]:
     raise NoSuchVersionError(f"the log of the table cannot be read: {reason}")
 
 
-def _read_steady(disk: Disk, directory: str) -> list[Commit]:
+def _read_steady(disk: RootFiles, directory: str) -> list[Commit]:
     """All commits of one root. What was listed may be folded away before it is read: then it is
     listed once more."""
     table_log = DeltaLog(disk, directory)
@@ -90,7 +90,7 @@ def _read_steady(disk: Disk, directory: str) -> list[Commit]:
                 raise
 
 
-def _read(disk: Disk, table_log: DeltaLog) -> list[Commit]:
+def _read(disk: RootFiles, table_log: DeltaLog) -> list[Commit]:
     first = table_log.first()
     versions = [version for version in table_log.versions() if version >= first]
     if not versions or versions != list(range(first, versions[-1] + 1)):
@@ -114,7 +114,7 @@ def _commit(version: int, actions: Iterable[Action], before: Sequence[Commit]) -
     return Commit(version, times[0] if times else 0, tuple(files_of(actions)), removes)
 
 
-def _base(disk: Disk, directory: str, commit: Commit) -> Commit:
+def _base(disk: RootFiles, directory: str, commit: Commit) -> Commit:
     from pulsark.storage.table.log.checkpoint import files_at
 
     return commit._replace(adds=tuple(files_at(disk, directory, commit.version)), removes=())
@@ -131,7 +131,7 @@ def version_at(commits: Sequence[Commit], time_ms: int) -> int:
 
 
 def table_at(
-    commits: Sequence[Commit], version: int, disk: Disk, directories: Sequence[str]
+    commits: Sequence[Commit], version: int, disk: RootFiles, directories: Sequence[str]
 ) -> Version:
     """A version with all its files; ``NoSuchVersionError`` if some are not there any more."""
     first, newest = commits[0].version, commits[-1].version
@@ -164,7 +164,7 @@ def with_later(
     found: Version,
     commits: Sequence[Commit],
     listed: Collection[int],
-    disk: Disk,
+    disk: RootFiles,
     directories: Sequence[str],
 ) -> Version:
     """A version, and what was sealed after it of ledgers that are not ``listed`` any more."""
@@ -201,7 +201,7 @@ def _files(commits: Iterable[Commit]) -> dict[str, DataFile]:
 
 
 def _oldest_whole(
-    commits: Sequence[Commit], first: int, disk: Disk, directories: Sequence[str]
+    commits: Sequence[Commit], first: int, disk: RootFiles, directories: Sequence[str]
 ) -> int:
     """The first version from which on no file is missing."""
     known = {file.path: file for commit in commits for file in commit.adds}
@@ -213,7 +213,7 @@ def _oldest_whole(
     return commits[0].version + first
 
 
-def _is_gone(disk: Disk, directories: Iterable[str], file: DataFile) -> bool:
+def _is_gone(disk: RootFiles, directories: Iterable[str], file: DataFile) -> bool:
     for directory in directories:
         try:
             if disk.size(f"{directory}/{file.path}") == file.size:

@@ -20,7 +20,7 @@ from pulsark.storage.table.log.log_repair import LogRepair
 from pulsark.storage.table.process import pipe
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,9 @@ Reply = tuple[dict[str, Any], Entries]
 class TableProcess:
     """Requests are answered one after the other. A process that dies fails what it was asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        """``environment``: further variables of the process."""
+        self._environment = environment or {}
         self.priority: Priority = "normal"
         self._busy = asyncio.Lock()
         self._process: Process | None = None
@@ -257,7 +259,11 @@ class TableProcess:
             process = self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "pulsark.storage.table.process.worker", self.priority,
                 stdin=PIPE, stdout=PIPE,
-                env=None if self.priority == "urgent" else {**os.environ, **KEEPS_MEMORY},
+                env={
+                    **os.environ,
+                    **self._environment,
+                    **({} if self.priority == "urgent" else KEEPS_MEMORY),
+                },
             )  # fmt: skip
             if self._closed:
                 self._kill()

@@ -18,7 +18,7 @@ from pulsark.errors import CorruptEntryError, NoSuchEntryError, UnreadableTableE
 from pulsark.rows import entries_of
 from pulsark.rows.entries import COLUMNS, SCHEMA_VERSION
 from pulsark.rows.values import ValueColumn
-from pulsark.storage.table.files.disk_source import DiskSource
+from pulsark.storage.roots.disk_source import DiskSource
 from pulsark.storage.table.files.seal import FILE_FORMAT_VERSION, FORMAT_KEY, VALUES_KEY
 from pulsark.storage.table.process.block_cache import Blocks, Entries
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Executor, Future
 
-    from pulsark.runtime import Disk
+    from pulsark.storage.roots.root_files import RootFiles
     from pulsark.storage.table.files.record import DataFile, SealedLedger
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class TableReader:
     def __init__(
         self,
         directories: Sequence[str],
-        disk: Disk,
+        disk: RootFiles,
         ahead: Executor | None = None,
         groups: Blocks[str] | None = None,
     ) -> None:
@@ -167,7 +167,7 @@ class TableReader:
                 found.close()
 
 
-def check_files(disk: Disk, directories: Sequence[str], files: Sequence[DataFile]) -> None:
+def check_files(disk: RootFiles, directories: Sequence[str], files: Sequence[DataFile]) -> None:
     """Files that others wrote are what they are said to be, as far as a glance can tell.
 
     Size, format, columns and entries are compared in each directory that has the file.
@@ -201,7 +201,7 @@ def _part(group: Entries, first: int, last: int, max_bytes: int) -> Entries:
 class _OpenFile:
     """A Parquet file and which entries its row groups have."""
 
-    def __init__(self, disk: Disk, directory: str, file: DataFile) -> None:
+    def __init__(self, disk: RootFiles, directory: str, file: DataFile) -> None:
         path = f"{directory}/{file.path}"
         size = disk.size(path)
         if size != file.size:

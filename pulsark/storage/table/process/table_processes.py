@@ -19,6 +19,7 @@ from pulsark.storage.table.process.process import Entries, Piece, TableProcess
 
 if TYPE_CHECKING:
     from pulsark.schemas.value_schemas import ValueSchemas
+    from pulsark.storage.roots.root_files import RootFiles
     from pulsark.storage.table.files.record import DataFile
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class TableProcesses:
         new_process: Callable[[], TableProcess],
         runtime: Runtime,
         thread: Callable[[], Worker],
+        files: RootFiles | None = None,
     ) -> None:
         self.normal, self.reading = new_process(), new_process()
         self.patient = new_process()
@@ -52,6 +54,7 @@ class TableProcesses:
         self.patient.priority = "patient"
         self._runtime = runtime
         self._thread = thread
+        self._files: RootFiles = files or runtime.disk
         self._patience_from = 0.0
         """Since the patient process got no processor, the other one seals until then."""
 
@@ -120,7 +123,7 @@ class TableProcesses:
 
     async def _remove_attempt(self, roots: Sequence[str], wanted: SealRange, attempt: str) -> None:
         """Delete what a process wrote that died; a root that cannot be reached keeps it."""
-        disk = self._runtime.disk
+        disk = self._files
         for root in roots:
             remove = partial(
                 orphans.remove_attempt, disk, root, wanted.partition, wanted.ledger_id, attempt

@@ -21,6 +21,7 @@ from pulsark.errors import PulsarkError, StorageError
 from pulsark.runtime import Disk, OsDisk
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.bookie.journal_excerpt import JournalExcerpt
+from pulsark.storage.roots.any_root import files_here
 from pulsark.storage.table.files.record import DataFile, SealedLedger, TableRecord
 from pulsark.storage.table.log.log_content import log_content
 from pulsark.storage.table.log.log_repair import log_repair
@@ -29,6 +30,7 @@ from pulsark.storage.table.process import pipe
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from pulsark.storage.roots.root_files import RootFiles
     from pulsark.storage.table.process.block_cache import Blocks
     from pulsark.storage.table.process.pipe import BlockingReader
 
@@ -43,8 +45,10 @@ Reply = tuple[dict[str, Any], list[tuple[int, bytes]]]
 class TableWorker:
     """Answers requests."""
 
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
+    def __init__(self, journals: Disk, files: RootFiles | None = None) -> None:
+        """``files``: those of storage roots, if these are not all on the disk of the journals."""
+        self._journals = journals
+        self._disk: RootFiles = files or journals
         self._readers: dict[tuple[str, ...], Any] = {}
         self._groups: Blocks[str] | None = None
         self._ahead = ThreadPoolExecutor(1, "read-ahead")
@@ -91,7 +95,7 @@ class TableWorker:
         from pulsark.storage.table.files.seal import seal
 
         pieces = _pieces(stream)
-        entries = chain.from_iterable(_entries_of(*piece, self._disk) for piece in pieces)
+        entries = chain.from_iterable(_entries_of(*piece, self._journals) for piece in pieces)
         try:
             files = seal(
                 entries,
@@ -241,7 +245,7 @@ def main() -> None:
     _take_place(sys.argv[1])
     replies = sys.stdout.buffer
     sys.stdout = sys.stderr
-    worker = TableWorker(OsDisk())
+    worker = TableWorker(OsDisk(), files_here(os.environ))
     while (message := pipe.read(sys.stdin.buffer)) is not None:
         reply = worker.answer(message[0], sys.stdin.buffer)
         try:

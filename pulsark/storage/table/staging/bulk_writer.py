@@ -28,7 +28,7 @@ from pulsark.storage.table.staging.staged_ledger import StagedLedger, staged_nam
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pulsark.runtime import Disk
+    from pulsark.storage.roots.root_files import RootFiles
     from pulsark.storage.table.files.record import DataFile
 
 COLLECTED_BYTES: Final = 2 << 20
@@ -69,7 +69,7 @@ class BulkWriter:
         area: StagingArea,
         partition: int,
         batching: Batching,
-        disk: Disk,
+        disk: RootFiles,
         now_ms: Callable[[], int],
         *,
         values: ValueSchemas | None = None,
