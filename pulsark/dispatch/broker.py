@@ -443,7 +443,9 @@ class Broker:
         """Messages that are erased wherever they are."""
         from pulsark.dispatch.tables.erasure import Erasure  # for those who need it
 
-        return Erasure(self.settings, self.runtime, self.ledgers, self.sealing)
+        return Erasure(
+            self.settings, self.runtime, self.ledgers, self.sealing, self.policy_source.current
+        )
 
     @cached_property
     def table_retention(self) -> TableRetention:
@@ -481,7 +483,7 @@ class Broker:
     def _table_calls(self) -> PeerTableCalls:
         from pulsark.dispatch.tables.table_calls import PeerTableCalls  # see ``peers``
 
-        return PeerTableCalls(self.peers())
+        return PeerTableCalls(self.peers(), self.runtime)
 
     def scalable_topics(self) -> ScalableTopics:
         """What clients of Pulsar 5 need beside the topics themselves."""

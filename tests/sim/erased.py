@@ -84,8 +84,8 @@ class ErasedTopic(TopicWorld):
     async def _erase(self, broker: BrokerInMemory, topic: Topic, ids: Collection[Id]) -> None:
         self.wanted.update(ids)
         places = ((id_.ledger_id, id_.entry_id, id_.batch_index) for id_ in ids)
-        await broker.broker.erasure.erase([topic], erased_ids(places))
-        await broker.broker.erasure.finish([topic], None)
+        await broker.broker.erasure.erase(NAME, erased_ids(places))
+        await broker.broker.erasure.finish(NAME, None)
 
     async def _log(self, broker: BrokerInMemory) -> list[tuple[Id, Payload]]:
         """What is there when all is erased that was to be, and that."""

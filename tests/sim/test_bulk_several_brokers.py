@@ -13,21 +13,24 @@ from typing import Any
 
 import pytest
 
-from pulsark.dispatch.broker import Broker
-from pulsark.dispatch.brokers.owners import BundleOwner
 from pulsark.dispatch.model.entry import stored_entry
 from pulsark.dispatch.producer.deduplication import BULK_PREFIX
 from pulsark.dispatch.tables.far_partitions import CALL_SECONDS
 from pulsark.dispatch.tables.reserved_for_others import HELD_SECONDS, RESERVED_SECONDS
 from pulsark.errors import ClientError, OutcomeUnknownError, PulsarkError
-from pulsark.metadata.paths import bundle_owner_path
 from pulsark.storage.table.staging.staged_ledger import STAGING, StagedLedger
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.entry import build_entry, entry_metadata
 from pulsark.wire.position import EARLIEST
-from pulsark.wire.topic_name import TopicName
 from tests.support.staged import stage
-from tests.support.table_brokers import BASE, PARTITIONS, AnswerLost, TableBrokers, two_brokers
+from tests.support.table_brokers import (
+    BASE,
+    PARTITIONS,
+    AnswerLost,
+    TableBrokers,
+    ThreeBrokers,
+    two_brokers,
+)
 from tests.support.tables import entry
 
 COUNT = 3
@@ -43,55 +46,20 @@ def message(publish: int, number: int) -> bytes:
     return build_entry(head, b"bulk %d" % number)
 
 
-class Writing:
+class Writing(ThreeBrokers):
     """A client that writes to the topic, and what is to be seen of it. ``a`` has the table and
     partitions 0 and 2, ``b`` partition 1, ``c`` partition 3."""
 
     def __init__(self, brokers: TableBrokers) -> None:
-        self.brokers = brokers
-        self.all: list[Broker] = []
+        super().__init__(brokers)
         self._works: list[asyncio.Task[Any]] = []
 
     async def start(self) -> None:
-        brokers = self.brokers
-        c = await brokers.started("c")
-        bundle = await brokers.b.ownership.bundle_named(brokers.name(3))
-        await brokers.b.bundle_release.release(bundle)
-        await c.ownership.claim(bundle)
-        self.all = [brokers.a, brokers.b, c]
+        await super().start()
         for number in range(PARTITIONS):
-            await brokers.publish(await self.owner(brokers.name(number)), number, 2)
-        topic = await brokers.b.topics.load(brokers.name(1))
+            await self.brokers.publish(await self.owner(self.brokers.name(number)), number, 2)
+        topic = await self.brokers.b.topics.load(self.brokers.name(1))
         await topic.ledger.close_ledger()  # nothing of it is left that a next owner could fence
-
-    async def owner(self, name: TopicName) -> Broker:
-        """Who has a bundle, as all will know; the last one claims what nobody has."""
-        bundle = await self.all[-1].ownership.bundle_named(name)
-        stored = await self.all[-1].metadata.get(bundle_owner_path(bundle))
-        if stored is None:
-            await self.claim(self.all[-1], name)
-            return self.all[-1]
-        broker_id = BundleOwner.decode(stored.value).broker_id
-        return next(each for each in self.all if each.registry.own_id == broker_id)
-
-    async def claim(self, broker: Broker, name: TopicName) -> None:
-        """Also by one that has lost it and does not know."""
-        held = broker.ownership.guard_of(await broker.ownership.bundle_named(name))
-        if held is not None:
-            broker.ownership.lost(held)
-            await broker.bundle_release.settled()
-        await broker.ownership.own(name)
-
-    async def move(self, name: TopicName, to: Broker, *, in_order: bool) -> None:
-        bundle = await to.ownership.bundle_named(name)
-        before = await self.owner(name)
-        if before is to:
-            return
-        if in_order:
-            await before.bundle_release.release(bundle)
-        else:  # it does not know
-            await before.ownership._delete_owner(bundle, "")
-        await self.claim(to, name)
 
     async def stage(self, number: int) -> tuple[str, list[StagedLedger]]:
         table = await self.owner(BASE)

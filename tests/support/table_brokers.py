@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 
 from pulsark.config.settings import Settings
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.brokers.owners import BundleOwner
 from pulsark.dispatch.model.entry import stored_entry
 from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.dispatch.tables.far_tables import FarAttach
 from pulsark.errors import OutcomeUnknownError, PulsarkError
 from pulsark.metadata.changes import Change, Put
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
-from pulsark.metadata.paths import table_path
+from pulsark.metadata.paths import bundle_owner_path, table_path
 from pulsark.metadata.store import Versioned
 from pulsark.storage.ledger.manager import LedgerManager
 from pulsark.storage.managed_ledger.reservation import NewLedger
@@ -65,6 +66,11 @@ class Calls:
     ) -> set[int]:
         others = self._brokers[broker_id].sealing.for_others
         return await others.existing(name, table_id, ledger_ids)
+
+    async def work(self, broker_id: str, base: TopicName, what: Mapping[str, Any]) -> Any:
+        works = self._brokers[broker_id].sealing.part_works
+        told = json.loads(json.dumps(what))
+        return await self._step(what["do"], broker_id, lambda: works.do(base, told))
 
     async def check_writable(
         self, broker_id: str, base: TopicName, partitions: Sequence[int]
@@ -152,7 +158,7 @@ class TableBrokers:
         self._settings = Settings(**{**quorums, **quiet, **changed})
         self._runtime = sim.runtime(SimDisk())
         self.disk = self._runtime.disk
-        self._tree = MemoryTree()
+        self.tree = MemoryTree()
         self.bookie = MemoryBookie()
         self.brokers: dict[str, Broker] = {}
         self.calls = Calls(self.brokers)
@@ -162,15 +168,30 @@ class TableBrokers:
     async def start(self) -> None:
         self.a, self.b = await self.started("a"), await self.started("b")
         await self.a.creation.create_partitioned_topic(BASE, PARTITIONS, {})
-        await self.a.ownership.own(BASE)
-        for number in range(PARTITIONS):
-            await self.owner(number).ownership.own(self.name(number))
+        await self._own()
         names = [BASE, *map(self.name, range(PARTITIONS))]
         assert len({await self.a.ownership.bundle_named(name) for name in names}) == len(names)
 
+    async def restart(self, tree: MemoryTree | None = None, *, own: bool = False) -> None:
+        """All end, and with ``own`` begin again, over a metadata store that may be an older one."""
+        for broker in self.brokers.values():
+            await broker.close()
+        self.brokers.clear()
+        for store in self.stores.values():
+            store.expire()
+        self.tree = tree or self.tree
+        if own:
+            self.a, self.b = await self.started("a"), await self.started("b")
+            await self._own()
+
+    async def _own(self) -> None:
+        await self.a.ownership.own(BASE)
+        for number in range(PARTITIONS):
+            await self.owner(number).ownership.own(self.name(number))
+
     async def started(self, host: str) -> Broker:
         """A broker under this name, beside those that there are."""
-        metadata = self.stores[host] = Store(self._tree, self.calls)
+        metadata = self.stores[host] = Store(self.tree, self.calls)
         tables = inline_tables(["/table"], metadata, self._runtime)
         ledgers = LedgerManager(metadata, {"b1": self.bookie}, self._runtime, tables)
         broker = Broker(self._settings, self._runtime, metadata, ledgers, tables)
@@ -249,6 +270,51 @@ class TableBrokers:
             topic = await self.owner(number).topics.load(self.name(number))
             found += sum(len(self.bookie.entries(i.ledger_id)) for i in topic.ledger.ledgers())
         return found
+
+
+class ThreeBrokers:
+    """``a`` has the table and partitions 0 and 2, ``b`` partition 1, a third one partition 3."""
+
+    def __init__(self, brokers: TableBrokers) -> None:
+        self.brokers = brokers
+        self.all: list[Broker] = []
+
+    async def start(self) -> None:
+        brokers = self.brokers
+        c = await brokers.started("c")
+        bundle = await brokers.b.ownership.bundle_named(brokers.name(3))
+        await brokers.b.bundle_release.release(bundle)
+        await c.ownership.claim(bundle)
+        self.all = [brokers.a, brokers.b, c]
+
+    async def owner(self, name: TopicName) -> Broker:
+        """Who has a bundle, as all will know; the last one claims what nobody has."""
+        bundle = await self.all[-1].ownership.bundle_named(name)
+        stored = await self.all[-1].metadata.get(bundle_owner_path(bundle))
+        if stored is None:
+            await self.claim(self.all[-1], name)
+            return self.all[-1]
+        broker_id = BundleOwner.decode(stored.value).broker_id
+        return next(each for each in self.all if each.registry.own_id == broker_id)
+
+    async def claim(self, broker: Broker, name: TopicName) -> None:
+        """Also by one that has lost it and does not know."""
+        held = broker.ownership.guard_of(await broker.ownership.bundle_named(name))
+        if held is not None:
+            broker.ownership.lost(held)
+            await broker.bundle_release.settled()
+        await broker.ownership.own(name)
+
+    async def move(self, name: TopicName, to: Broker, *, in_order: bool) -> None:
+        bundle = await to.ownership.bundle_named(name)
+        before = await self.owner(name)
+        if before is to:
+            return
+        if in_order:
+            await before.bundle_release.release(bundle)
+        else:  # it does not know
+            await before.ownership._delete_owner(bundle, "")
+        await self.claim(to, name)
 
 
 def two_brokers(**changed: Any) -> Callable[..., Callable[[], None]]:

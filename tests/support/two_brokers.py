@@ -97,7 +97,7 @@ class TwoBrokers:
         self.loop = asyncio.new_event_loop()
         self.clock = SteppedClock()
         self.tree = MemoryTree()
-        self._bookie = MemoryBookie()
+        self.bookie = MemoryBookie()
         self.disk = SimDisk()
         of_both = self._settings
         self.a = self.run(self._start())
@@ -115,7 +115,7 @@ class TwoBrokers:
         runtime = Runtime(clock=self.clock, disk=self.disk)
         metadata = MemoryMetadataStore(self.tree)
         tables = inline_tables(["/table"], metadata, runtime)
-        ledgers = LedgerManager(metadata, {"b1": self._bookie}, runtime, tables)
+        ledgers = LedgerManager(metadata, {"b1": self.bookie}, runtime, tables)
         broker = Broker(self._settings, runtime, metadata, ledgers, tables)
         server = AdminServer(broker)
         web = f"http://127.0.0.1:{server.listen(['127.0.0.1'], 0)}"

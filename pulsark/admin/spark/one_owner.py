@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
-
 from pulsark.admin.pulsar.partitioned import leaves
 from pulsark.dispatch.broker import Broker
-from pulsark.errors import ClientError, ServerError, StorageError
+from pulsark.errors import ClientError, ServerError
 from pulsark.wire.topic_name import TopicName
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-
-    from pulsark.metadata.changes import Check
 
 
 async def check_here(broker: Broker, topic: TopicName, what: str) -> list[TopicName]:
@@ -35,23 +27,3 @@ async def check_here(broker: Broker, topic: TopicName, what: str) -> list[TopicN
             )
         await broker.ownership.own(name)
     return names
-
-
-@asynccontextmanager
-async def all_here(broker: Broker, topic: TopicName, what: str) -> AsyncIterator[None]:
-    """The same, and they stay here until the end: if one does not, it ends with an error."""
-    names = await check_here(broker, topic, what)
-    if broker.other_brokers() is None:
-        yield
-        return
-    before = await _claims(broker, names)
-    yield
-    if before != await _claims(broker, names):
-        raise StorageError(
-            f"{what}: a partition of {topic.base} moved to another broker meanwhile; try again"
-        )
-
-
-async def _claims(broker: Broker, names: Iterable[TopicName]) -> list[Check | None]:
-    ownership = broker.ownership
-    return [ownership.guard_of(await ownership.bundle_named(name)) for name in names]

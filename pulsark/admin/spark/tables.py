@@ -3,8 +3,7 @@
 Pulsark's own. ``POST .../table/retention`` answers ``{"ledgers", "rows", "deletedFiles",
 "keptFiles"}``; with ``dryRun=true`` nothing is done, and the numbers are what would go.
 
-Compacting and trimming is done to each partition by its owner, whichever broker is asked
-(``work_in_partitions``); the rest needs all partitions at one broker.
+The table's broker answers, whichever broker is asked, with the help of the partitions' owners.
 
 What may take long is *work*: ``PUT .../table/work/{id}`` begins it under an id that the caller
 chose; sent again it changes nothing. It and ``GET`` answer ``{"status": RUNNING, SUCCESS or ERROR,
@@ -49,7 +48,6 @@ from pulsark.admin.http.requests import (
 )
 from pulsark.admin.pulsar.partitioned import leaves
 from pulsark.admin.spark.background_work import Works
-from pulsark.admin.spark.one_owner import all_here, check_here
 from pulsark.admin.spark.work_in_partitions import in_all_partitions, loaded
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.topic.topic import Topic
@@ -86,10 +84,12 @@ async def part(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """Another broker's work in partitions of this one: begin it, or say how it goes."""
     check_is_broker(request)
     asked = await json_object(request)
-    names = [TopicName.parse(name) for name in asked["partitions"]]
-    do = partial(_trim, broker, asked["dryRun"]) if asked["do"] == "trim" else _compacted
 
     async def work() -> Any:
+        if asked["do"] not in ("trim", "compact"):
+            return await broker.sealing.part_works.do(topic.base, asked)
+        names = [TopicName.parse(name) for name in asked["partitions"]]
+        do = partial(_trim, broker, asked["dryRun"]) if asked["do"] == "trim" else _compacted
         return await do([await loaded(broker, name) for name in names])
 
     works: Works = request.app.state.parts_of_works
@@ -117,13 +117,8 @@ async def begin_work(topic: TopicOf, request: Request, broker: BrokerOf) -> Resp
     if what not in makers:
         raise fail(400, f"do is one of compact, {', '.join(makers)}, repair")
     do = makers[what](wanted)
-    await check_here(broker, topic, what)
-
-    async def work() -> dict[str, Any]:
-        async with all_here(broker, topic, what):
-            return await do(broker, await _partitions(broker, topic))
-
-    return value(works.begin(ident, work).shown())
+    await leaves(broker, topic)  # 404 if it is missing
+    return value(works.begin(ident, partial(do, broker, topic.base)).shown())
 
 
 async def _repair(
@@ -133,7 +128,7 @@ async def _repair(
     give_up = wanted.get("giveUp", False)
     if not isinstance(give_up, bool):
         raise fail(400, "giveUp is true or false")
-    await check_here(broker, topic, "A repair")
+    await leaves(broker, topic.base)
     if not give_up and not await broker.topic_tables.has_table(topic.base):
         raise fail(
             404,
@@ -142,8 +137,7 @@ async def _repair(
         )
 
     async def work() -> dict[str, Any]:
-        async with all_here(broker, topic, "A repair"):
-            await broker.sealing.repairs.repair(topic.base, repair, give_up=give_up)
+        await broker.sealing.repairs.repair(topic.base, repair, give_up=give_up)
         return repair.to_json()
 
     return work
@@ -161,14 +155,14 @@ async def get_work(topic: TopicOf, request: Request, broker: BrokerOf) -> Respon
     return value(found.shown())
 
 
-Do = Callable[[Broker, list[Topic]], Awaitable[dict[str, Any]]]
+Do = Callable[[Broker, TopicName], Awaitable[dict[str, Any]]]
 
 
 def _erase(wanted: dict[str, Any]) -> Do:
     ids = erased_ids(_ids(wanted.get("ids")))
 
-    async def do(broker: Broker, topics: list[Topic]) -> dict[str, Any]:
-        return _shown(await broker.erasure.erase(topics, ids))
+    async def do(broker: Broker, base: TopicName) -> dict[str, Any]:
+        return _shown(await broker.erasure.erase(base, ids))
 
     return do
 
@@ -182,8 +176,8 @@ def _finish(wanted: dict[str, Any]) -> Do:
     return partial(_finished, hours)
 
 
-async def _finished(hours: float | None, broker: Broker, topics: list[Topic]) -> dict[str, Any]:
-    return _shown(await broker.erasure.finish(topics, hours))
+async def _finished(hours: float | None, broker: Broker, base: TopicName) -> dict[str, Any]:
+    return _shown(await broker.erasure.finish(base, hours))
 
 
 async def _compact(broker: Broker, names: list[TopicName], ident: str) -> dict[str, Any]:
@@ -219,7 +213,3 @@ def _shown(report: Any) -> dict[str, Any]:
 def _camel(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
-
-
-async def _partitions(broker: Broker, topic: TopicName) -> list[Topic]:
-    return [await loaded(broker, name) for name in await leaves(broker, topic)]

@@ -11,5 +11,6 @@ that lack them, and ``repairs`` restores damaged tables.
 
 One broker commits to a table (``topics.topic_tables``). The owner of another partition calls it by
 ``far_tables``, and ``attach_for_others`` answers. For a bulk publish, it calls the owners of other
-partitions by ``far_partitions``, and ``reserved_for_others`` answers.
+partitions by ``far_partitions``, and ``reserved_for_others`` answers. To erase or repair, it asks
+all owners by ``everywhere``, and ``part_works`` answers.
 """

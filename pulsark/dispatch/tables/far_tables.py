@@ -14,7 +14,7 @@ so that nothing is in it twice. Files that never were attached are deleted when 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pulsark.dispatch.tables.far_partitions import PartitionCalls
 from pulsark.errors import NotAttachedError
@@ -61,6 +61,9 @@ class TableCalls(Protocol):
     ) -> set[int]:
         """The reserved ledgers of a partition that exist or ever will."""
 
+    async def work(self, broker_id: str, base: TopicName, what: Mapping[str, Any]) -> Any:
+        """Have the owner of partitions do something (``part_works``); returns what came of it."""
+
 
 class CallsToOthers(TableCalls, PartitionCalls, Protocol):
     """All that brokers ask each other about tables."""
@@ -100,7 +103,9 @@ class FarTables:
 
     def is_live(self, process: str) -> bool:
         """Whether the process of a broker is there, as far as is known."""
-        return any(live.instance == process for live in self._registry.live.values())
+        return process == self.process or any(
+            live.instance == process for live in self._registry.live.values()
+        )
 
     async def broker_of(self, base: TopicName) -> str | None:
         """Which broker has a topic's table, or a partition; ``None``: this one.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pulsark.errors import BadVersionError, PulsarkError, StorageError
 from pulsark.metadata.paths import managed_ledger_path
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from pulsark.dispatch.topics.guarded_storage import GuardedStorage
     from pulsark.dispatch.topics.registry import Topics
-    from pulsark.metadata.resources import Resources
     from pulsark.runtime import Runtime
     from pulsark.storage.ledger.manager import LedgerManager
     from pulsark.storage.table.files.record import SealedLedger
@@ -38,37 +37,33 @@ ATTEMPTS = 20
 """How often a partition's record is changed that clients have loaded meanwhile."""
 
 
+class TableLedger(NamedTuple):
+    """A ledger, as far as its table has it."""
+
+    ledger_id: int
+    entries: int
+    size: int
+
+    @classmethod
+    def of(cls, sealed: SealedLedger) -> TableLedger:
+        """What a list of files says."""
+        size = sum(file.size for file in sealed.files)
+        return cls(sealed.ledger_id, sealed.through + 1, size)
+
+
 class Rejoining:
     """Lists ledgers again that only the table of their topic knows."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        storage: GuardedStorage,
-        resources: Resources,
-        topics: Topics,
-    ) -> None:
+    def __init__(self, runtime: Runtime, storage: GuardedStorage, topics: Topics) -> None:
         self._runtime = runtime
         self._storage = storage
-        self._resources = resources
         self._topics = topics
 
-    async def rejoin(self, base: TopicName, ledgers: Sequence[SealedLedger]) -> set[int]:
-        """Let the partitions of a topic list ledgers; returns those of them that they list now.
+    async def rejoin(self, name: TopicName, ledgers: Sequence[TableLedger]) -> set[int]:
+        """Let a partition list ledgers; returns those of them that it lists now.
 
-        A partition that does not list all of them is unloaded; clients load it again.
+        If it does not list all of them, it is unloaded; clients load it again.
         """
-        parent = await self._resources.partitioned_topics.get(base)
-        partitions = range(parent.partitions) if parent is not None else [-1]
-        listed: set[int] = set()
-        for partition in partitions:
-            found = [ledger for ledger in ledgers if ledger.partition == partition]
-            if found:
-                name = base if partition < 0 else base.with_partition(partition)
-                listed |= await self._rejoin(name, found)
-        return listed
-
-    async def _rejoin(self, name: TopicName, ledgers: Sequence[SealedLedger]) -> set[int]:
         path = managed_ledger_path(name)
         for _ in range(ATTEMPTS):
             metadata, manager = await self._storage.of(name)
@@ -100,11 +95,8 @@ class Rejoining:
             return known | {ledger.ledger_id for ledger in new}
         raise StorageError(f"{name} is loaded again and again: its ledgers cannot be listed now")
 
-    async def _taken_up(
-        self, manager: LedgerManager, path: str, ledger: SealedLedger
-    ) -> LedgerInfo:
-        entries, size = ledger.through + 1, sum(file.size for file in ledger.files)
-        found = await manager.take_up(ledger.ledger_id, path, entries, size)
+    async def _taken_up(self, manager: LedgerManager, path: str, ledger: TableLedger) -> LedgerInfo:
+        found = await manager.take_up(ledger.ledger_id, path, ledger.entries, ledger.size)
         now = self._runtime.clock.now_ms()
         if not found.is_closed:
             return LedgerInfo(ledger.ledger_id, 0, 0, now, open=True)
@@ -112,8 +104,8 @@ class Rejoining:
 
 
 def _told_apart(
-    record: ManagedLedgerRecord, listed: LedgerList, ledgers: Sequence[SealedLedger]
-) -> tuple[set[int], list[SealedLedger]]:
+    record: ManagedLedgerRecord, listed: LedgerList, ledgers: Sequence[TableLedger]
+) -> tuple[set[int], list[TableLedger]]:
     """Ids of those that a topic lists, and those that it can list.
 
     It cannot list one that was trimmed, or that is among those that are folded.

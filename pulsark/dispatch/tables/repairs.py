@@ -6,21 +6,16 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pulsark.dispatch.loop.turns import in_turns
-from pulsark.errors import OlderMetadataError, StorageError
-from pulsark.limits import READS_PER_TURN_MAX
+from pulsark.dispatch.tables.rejoining import TableLedger
+from pulsark.errors import OlderMetadataError, PulsarkError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable, Sequence
 
     from pulsark.config.settings import Settings
-    from pulsark.dispatch.tables.progress import SealingProgress
-    from pulsark.dispatch.tables.rejoining import Rejoining
-    from pulsark.dispatch.topics.catalog import TopicCatalog
-    from pulsark.dispatch.topics.registry import Topics
+    from pulsark.dispatch.tables.everywhere import Everywhere
     from pulsark.dispatch.topics.topic_tables import TopicTables
-    from pulsark.metadata.resources import Resources
-    from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
+    from pulsark.storage.table.files.record import SealedLedger
     from pulsark.storage.table.range_reader import RangeReader
     from pulsark.storage.table.table_repair import Repair
     from pulsark.storage.table.tables import Tables
@@ -35,25 +30,17 @@ class TableRepairs:
     def __init__(
         self,
         settings: Settings,
-        resources: Resources,
-        topics: Topics,
-        catalog: TopicCatalog,
         tables: Tables,
         topic_tables: TopicTables,
         source: RangeReader,
-        progress: SealingProgress,
-        rejoining: Rejoining,
+        everywhere: Everywhere,
         repaired: Callable[[TopicName], None],
     ) -> None:
         self._settings = settings
-        self._resources = resources
-        self._topics = topics
-        self._catalog = catalog
         self._tables = tables
         self._topic_tables = topic_tables
         self._source = source
-        self._progress = progress
-        self._rejoining = rejoining
+        self._everywhere = everywhere
         self._repaired = repaired
         self.adopts = False
         """Whether tables that know more than the metadata store are taken as they are."""
@@ -70,28 +57,21 @@ class TableRepairs:
             raise StorageError(f"there is no topic {base}")
         await self._tables.repair(
             base, table_id, self._source.entries, self._settings.sealTargetFileSizeMB << 20,
-            repair, give_up=give_up, join=partial(self._rejoining.rejoin, base),
-            listed=partial(self._listed, base),
+            repair, give_up=give_up, join=partial(self._rejoin, base),
+            listed=partial(self._everywhere.listed, base),
         )  # fmt: skip
-        for topic in self._topics.loaded():
-            if topic.name.base == base and not topic.closed:
-                await self._progress.look_up(topic)
+        partitions = await self._everywhere.partitions(base)
+        try:
+            await self._everywhere.all(base, partitions, {"do": "repaired"})
+        except PulsarkError as error:  # they find out when they seal
+            log.info("%s: not all owners of partitions know of its repair: %s", base, error)
         self._repaired(base)
 
-    async def _listed(self, base: TopicName) -> AsyncIterator[tuple[int, LedgerInfo]]:
-        """The ledgers of a topic that are not settled, each as long as it is."""
-        for name in await self._leaves(base):
-            topic = await self._topics.load(name)
-            async for info in in_turns(
-                topic.ledger.each_ledger(topic.ledger.unsettled_from), READS_PER_TURN_MAX
-            ):
-                yield name.partition, info
-
-    async def _leaves(self, base: TopicName) -> list[TopicName]:
-        """The partitions of a topic that have been used, or the topic itself."""
-        parent = await self._resources.partitioned_topics.get(base)
-        parts = [base] if parent is None else map(base.with_partition, range(parent.partitions))
-        return [name for name in parts if await self._catalog.exists(name)]
+    async def _rejoin(self, base: TopicName, ledgers: Sequence[SealedLedger]) -> set[int]:
+        by_partition: dict[int, list[TableLedger]] = {}
+        for ledger in ledgers:
+            by_partition.setdefault(ledger.partition, []).append(TableLedger.of(ledger))
+        return await self._everywhere.rejoin(base, by_partition)
 
     def may_adopt(self, base: TopicName) -> bool:
         """Whether a table may be taken as it is: once, if that was asked for."""

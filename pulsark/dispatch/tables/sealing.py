@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.loop.chores import Chore
+from pulsark.dispatch.tables.everywhere import Everywhere
 from pulsark.dispatch.tables.journal_release import JournalRelease
 from pulsark.dispatch.tables.listed_ledgers import ListedLedgers
 from pulsark.dispatch.tables.progress import SealingProgress
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.policies.policies import TopicPolicies
     from pulsark.dispatch.tables.attach_for_others import AttachForOthers
     from pulsark.dispatch.tables.far_tables import FarTables
+    from pulsark.dispatch.tables.part_works import PartWorks
     from pulsark.dispatch.tables.sealed_copies import SealedCopies
     from pulsark.dispatch.tables.sealing_jobs import SealingJobs
     from pulsark.dispatch.tables.tidying import Tidying
@@ -118,11 +120,11 @@ class Sealing:
             self._tidy_queue, self._failures, lambda: settings.sealByJobs and far.is_alone,
             self.seal, self.tidy,
         )  # fmt: skip
-        rejoining = Rejoining(runtime, storage, resources, topics)
+        self._rejoining = Rejoining(runtime, storage, topics)
+        self.everywhere = Everywhere(resources, catalog, far, lambda: self.part_works)
         self.repairs = TableRepairs(
-            settings, resources, topics, catalog, tables, topic_tables, self.source,
-            self._progress, rejoining, self._repaired,
-        )  # fmt: skip
+            settings, tables, topic_tables, self.source, self.everywhere, self._repaired
+        )
         topic_tables.on_end = self._deleted
         topic_tables.existing_far = far.existing
 
@@ -151,6 +153,17 @@ class Sealing:
             self._metadata, self._resources, self._ownership, self._tables, self.topic_tables,
             self._tidy_queue, self._crowded,
         )  # fmt: skip
+
+    @cached_property
+    def part_works(self) -> PartWorks:
+        """What is done in partitions of this broker for tables of others, and its own."""
+        from pulsark.dispatch.tables.erasing_here import ErasingHere
+        from pulsark.dispatch.tables.part_works import PartWorks
+
+        erasing = ErasingHere(
+            self._clock, self._metadata, self._ownership, self._topics, self, self.far.is_live
+        )
+        return PartWorks(self._topics, self._rejoining, self._progress, erasing)
 
     @cached_property
     def _tidying(self) -> Tidying:
@@ -187,6 +200,8 @@ class Sealing:
 
     async def close(self) -> None:
         """End, once the chore does. What was decided is finished by the table's next owner."""
+        if "part_works" in vars(self):
+            await self.part_works.erasing.close()
         if self._adopting is not None:
             self._adopting.cancel()
             await asyncio.wait([self._adopting])

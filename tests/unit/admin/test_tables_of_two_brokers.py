@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pulsark.admin.spark.one_owner import all_here
 from pulsark.dispatch.model.entry import stored_entry
-from pulsark.errors import ClientError, StorageError
+from pulsark.errors import StorageError
 from pulsark.storage.table.staging.staged_ledger import STAGING
+from pulsark.wire.entry import parse_entry
 from pulsark.wire.position import EARLIEST
 from pulsark.wire.topic_name import TopicName
 from tests.support.admin_api import NAMESPACE
@@ -110,39 +110,15 @@ def test_what_brokers_ask_each_other_is_no_clients(
         assert (answer.status, "brokers of a cluster" in answer.reason) == (403, True)
 
 
-ALL_AT_ONE = {
-    "erase": ("PUT", "table/work/w", {"do": "erase", "ids": [[1, [[0, None]]]]}),
-    "finish": ("PUT", "table/work/w", {"do": "finishErasure"}),
-    "repair": ("PUT", "table/work/w", {"do": "repair"}),
-    "job": ("POST", "attach", {"tableId": "x", "files": []}),
-}
-
-
-@pytest.mark.parametrize("what", ALL_AT_ONE)
-def test_what_needs_all_partitions_is_refused_and_says_why(both: TwoBrokers, what: str) -> None:
-    method, target, body = ALL_AT_ONE[what]
+def test_a_job_of_partitions_of_both_is_refused_and_says_why(both: TwoBrokers) -> None:
     published(both, both.partitioned(BASE, PARTITIONS))
     assert both.call(both.a, "POST", f"{TOPIC}/seal").status == 204
     before = both.call(both.a, "GET", f"{TOPIC}/table").json
     for node in both.nodes:
-        answer = both.call(node, method, f"{TOPIC}/{target}", body)
+        answer = both.call(node, "POST", f"{TOPIC}/attach", {"tableId": "x", "files": []})
         assert answer.status == 405
         assert "needs all partitions" in answer.reason
-        assert "--brokers 1" in answer.reason
     assert both.call(both.b, "GET", f"{TOPIC}/table").json == before
-
-
-def test_it_is_done_where_one_broker_has_all(both: TwoBrokers) -> None:
-    both.give(BASE, both.a)
-    both.run(both.a.broker.creation.create_partitioned_topic(TopicName.parse(BASE), 3, {}))
-    parts = TopicName.parse(BASE).partition_names(3)
-    for part in parts:
-        both.give(part, both.a)
-    published(both, parts)
-    assert both.call(both.b, "POST", f"{TOPIC}/seal").status == 204
-    repair = {"do": "repair"}
-    assert both.call(both.b, "PUT", f"{TOPIC}/table/work/w", repair).json["status"] == "RUNNING"
-    assert both.call(both.b, "GET", f"{TOPIC}/bulkPublish").json["partitions"] == 3
 
 
 def test_a_bulk_publish_goes_through_any_broker_to_the_partitions_of_both(both: TwoBrokers) -> None:
@@ -178,9 +154,9 @@ def test_a_bulk_publish_is_refused_for_the_reason_of_the_partitions_owner(both: 
         assert f"p-partition-{PARTITIONS - 1} is terminated" in answer.reason
 
 
-def worked(both: TwoBrokers, node: Node, body: dict[str, Any]) -> dict[str, Any]:
+def worked(both: TwoBrokers, node: Node, body: dict[str, Any], ident: str = "w") -> dict[str, Any]:
     """What came of a work that is begun at a broker, and asked for at both."""
-    path = f"{TOPIC}/table/work/w"
+    path = f"{TOPIC}/table/work/{ident}"
     assert both.call(node, "PUT", path, body).status == 200
     for _ in range(200):
         found = [both.call(each, "GET", path).json for each in both.nodes]
@@ -278,18 +254,70 @@ def test_a_query_moves_its_subscription_in_partitions_of_both_brokers(both: TwoB
     assert sorted(lost.json["missing"]) == sorted(parts)
 
 
-def test_work_ends_with_an_error_if_a_partition_moves_meanwhile(both: TwoBrokers) -> None:
-    both.give(BASE, both.a)
-    topic = TopicName.parse(BASE)
-    both.run(both.a.broker.creation.create_partitioned_topic(topic, 3, {}))
-    bundle = both.run(both.a.broker.ownership.bundle_named(topic.with_partition(1)))
+def places(both: TwoBrokers) -> list[list[Any]]:
+    """The first entry of each partition, as it is erased."""
+    plan = both.call(both.a, "GET", f"{TOPIC}/segments").json["partitions"]
+    return [[part["ledgers"][0]["ledgerId"], [[0, None]]] for part in plan]
 
-    async def work() -> None:
-        async with all_here(both.a.broker, topic, "This"):
-            assert await both.a.broker.bundle_release.release(bundle)
-            await both.b.broker.ownership.claim(bundle)
 
-    with pytest.raises(StorageError, match="try again"):
-        both.run(work())
-    with pytest.raises(ClientError, match="needs all partitions"):
-        both.run(work())
+def test_messages_of_the_partitions_of_both_are_erased(both: TwoBrokers) -> None:
+    parts = both.partitioned(BASE, PARTITIONS)
+    published(both, parts)
+    wanted = places(both)
+    for number, node in enumerate(both.nodes):
+        again = worked(both, node, {"do": "erase", "ids": wanted}, f"erase-{number}")
+        assert (again["status"], again["error"]) == ("SUCCESS", "")
+        assert again["result"] == {
+            "ids": PARTITIONS,
+            "entries": PARTITIONS,
+            "files": PARTITIONS,
+            "missing": 0,
+        }
+    for part in parts:
+        owner = both.run(both.owner(part))
+        assert owner is not None
+        topic = both.topic(part, owner)
+        read = both.run(topic.ledger.read(EARLIEST, 100, 1 << 20))
+        assert [parse_entry(data).marker for _, data in read] == [True] + [False] * 4
+        assert topic.compactor._blocked == 0, "it may run again"
+    left = worked(both, both.b, {"do": "finishErasure", "vacuumHours": 0}, "finish")["result"]
+    assert (left["oldFiles"], left["rootsAway"], left["bookiesAway"]) == (0, [], [])
+    assert left["deletedFiles"] == 2 * PARTITIONS
+    missing = worked(both, both.a, {"do": "erase", "ids": [[999, [[0, None]]]]}, "missing")
+    assert missing["result"]["missing"] == 1
+
+
+def test_consumers_of_both_are_told_what_was_erased(both: TwoBrokers) -> None:
+    parts = both.partitioned(BASE, PARTITIONS)
+    published(both, parts)
+    for part in parts:
+        path = f"/admin/v2/persistent/public/default/{part.rpartition('/')[2]}/subscription/s"
+        assert both.call(both.a, "PUT", path, {"ledgerId": 0, "entryId": 0}).status == 204
+    assert worked(both, both.a, {"do": "erase", "ids": places(both)})["status"] == "SUCCESS"
+    for part in parts:
+        owner = both.run(both.owner(part))
+        assert owner is not None
+        assert both.topic(part, owner).subscriptions["s"].backlog == 4
+
+
+def test_a_table_with_partitions_of_both_is_repaired(both: TwoBrokers) -> None:
+    parts = both.partitioned(BASE, PARTITIONS)
+    published(both, parts)
+    assert both.call(both.a, "POST", f"{TOPIC}/seal").status == 204
+    published(both, parts, 3)
+    (table,) = both.disk.list("/table/public/default")
+    for name in both.disk.list(f"/table/public/default/{table}/_delta_log"):
+        both.disk.remove(f"/table/public/default/{table}/_delta_log/{name}")
+    lost = places(both)[3][0]
+    for entry_id in (5, 6):
+        both.bookie.lose(lost, entry_id)
+    done = worked(both, both.b, {"do": "repair"})["result"]
+    assert (done["filesLost"], done["entriesLost"], done["entriesGivenUp"]) == (0, 2, 0)
+    done = worked(both, both.a, {"do": "repair", "giveUp": True}, "again")["result"]
+    assert (done["entriesLost"], done["entriesGivenUp"]) == (0, 2)
+    assert both.call(both.b, "POST", f"{TOPIC}/seal").status == 204
+    assert both.call(both.a, "GET", f"{TOPIC}/table").json["files"] == 2 * PARTITIONS + 1
+    owner = both.run(both.owner(parts[3]))
+    assert owner is not None
+    read = both.run(both.topic(parts[3], owner).ledger.read(EARLIEST, 100, 1 << 20))
+    assert [parse_entry(data).marker for _, data in read] == [False] * 5 + [True] * 2 + [False]

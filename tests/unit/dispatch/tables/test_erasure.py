@@ -95,10 +95,10 @@ async def test_an_erasure_that_was_decided_and_not_done_is_done_after_a_restart(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DeltaLog, "write", fails)
         with pytest.raises(StorageError, match="has reached 0 roots"):
-            await broker.broker.erasure.erase([topic], wanted)
+            await broker.broker.erasure.erase(NAME, wanted)
     await broker.restart()
     topic = await broker.broker.topics.load(NAME, create=False)
-    await broker.broker.erasure.erase([topic], wanted)
+    await broker.broker.erasure.erase(NAME, wanted)
     fresh = Client(broker)
     await fresh.subscribe(str(NAME), "new", kind=SHARED)
     assert await deliveries(fresh) == [(tuple(at[1]), [0b101]), (tuple(at[2]), [])]
@@ -113,7 +113,7 @@ async def test_messages_alone_and_in_batches(broker: BrokerInMemory) -> None:
     await client.subscribe(str(NAME), "old", kind=SHARED)
     assert len(await deliveries(client)) == 7
     wanted = ids((at[0], -1), (at[1], 1), (at[3], 0), (at[3], 1), (at[6], 2))
-    done = await broker.broker.erasure.erase([topic], wanted)
+    done = await broker.broker.erasure.erase(NAME, wanted)
     assert (done.ids, done.entries, done.missing) == (5, 4, 0)
     after = await stored(topic)
     assert len(after) == 7
@@ -148,7 +148,7 @@ async def test_what_was_delivered_and_comes_again_comes_without_them(
     client = Client(broker)
     await client.subscribe(str(NAME), "s", kind=SHARED)
     assert len(await deliveries(client)) == 3
-    await broker.broker.erasure.erase([topic], ids((at[0], -1), (at[1], 0)))
+    await broker.broker.erasure.erase(NAME, ids((at[0], -1), (at[1], 0)))
     subscription = topic.subscriptions["s"]
     (consumer,) = subscription.type.consumers
     assert consumer.unacked == 2
@@ -164,12 +164,12 @@ async def test_nothing_of_them_is_left(broker: BrokerInMemory) -> None:
     topic.compactor.start()
     await asyncio.sleep(1)
     assert topic.compactor.status == "SUCCESS"
-    await broker.broker.erasure.erase([topic], ids((at[3], -1), (at[11], -1)))
+    await broker.broker.erasure.erase(NAME, ids((at[3], -1), (at[11], -1)))
     assert sorted(parquet_keys(broker)).count("k3") == 1, "an older version has it"
-    left = await broker.broker.erasure.finish([topic], None)
+    left = await broker.broker.erasure.finish(NAME, None)
     assert (left.old_files, left.deleted_files) == (2, 0)
     assert left.until_ms > broker.broker.clock.now_ms()
-    left = await broker.broker.erasure.finish([topic], 0)
+    left = await broker.broker.erasure.finish(NAME, 0)
     assert (left.old_files, left.deleted_files, left.until_ms) == (0, 2, 0)
     assert left.roots_away == left.bookies_away == ()
     assert broker.bookie.recycled == 2
@@ -191,7 +191,7 @@ async def test_the_compacted_topic_loses_them_too(broker: BrokerInMemory) -> Non
     topic, at = await topic_with(broker, 0, 3, 0)
     topic.compactor.start()
     await asyncio.sleep(1)
-    await broker.broker.erasure.erase([topic], ids((at[0], -1), (at[1], 2)))
+    await broker.broker.erasure.erase(NAME, ids((at[0], -1), (at[1], 2)))
     view = topic.entries.compacted
     assert view is not None
     left = await view.stored(Position(-1, 0), 100, 1 << 20)
@@ -211,22 +211,22 @@ async def test_messages_that_only_the_compacted_topic_has(broker: BrokerInMemory
     await asyncio.sleep(1)
     await topic.ledger.trim(at[5])
     assert topic.ledger.first_position() == at[5]
-    done = await broker.broker.erasure.erase([topic], ids((at[1], -1), (at[3], -1), (at[6], -1)))
+    done = await broker.broker.erasure.erase(NAME, ids((at[1], -1), (at[3], -1), (at[6], -1)))
     assert (done.ids, done.missing) == (3, 0)
     view = topic.entries.compacted
     assert view is not None
     left = await view.stored(Position(-1, 0), 100, 1 << 20)
     assert [position for position, _ in left] == [at[0], at[2], at[4], at[5]]
-    assert (await broker.broker.erasure.erase([topic], ids((at[3], -1)))).missing == 1
+    assert (await broker.broker.erasure.erase(NAME, ids((at[3], -1)))).missing == 1
 
 
 @scenario(**SEALED)
 async def test_again_and_again(broker: BrokerInMemory) -> None:
     topic, at = await topic_with(broker, 3, 0)
     for _ in range(2):
-        await broker.broker.erasure.erase([topic], ids((at[0], 1)))
+        await broker.broker.erasure.erase(NAME, ids((at[0], 1)))
         found = await stored(topic)
-    await broker.broker.erasure.erase([topic], ids((at[0], 0), (at[0], 2)))
+    await broker.broker.erasure.erase(NAME, ids((at[0], 0), (at[0], 2)))
     assert len(await stored(topic)) == len(found) == 2
     client = Client(broker)
     await client.subscribe(str(NAME), "s")
@@ -234,18 +234,18 @@ async def test_again_and_again(broker: BrokerInMemory) -> None:
     await asyncio.sleep(1)
     assert topic.subscriptions["s"].backlog == 1
     missing = erased_ids([(99, 0, -1)])
-    assert (await broker.broker.erasure.erase([topic], missing)).missing == 1
+    assert (await broker.broker.erasure.erase(NAME, missing)).missing == 1
 
 
 @scenario(**SEALED)
 async def test_an_erasure_that_fails_changes_nothing(broker: BrokerInMemory) -> None:
     topic, at = await topic_with(broker, 0, 0)
-    await broker.broker.erasure.erase([topic], {})
+    await broker.broker.erasure.erase(NAME, {})
     process: Any = broker.broker.tables.processes.normal
     process.failure = StorageError("the process died")
     before = await stored(topic)
     with pytest.raises(StorageError, match="died"):
-        await broker.broker.erasure.erase([topic], ids((at[0], -1)))
+        await broker.broker.erasure.erase(NAME, ids((at[0], -1)))
     assert await stored(topic) == before
-    await broker.broker.erasure.erase([topic], ids((at[0], -1)))
+    await broker.broker.erasure.erase(NAME, ids((at[0], -1)))
     assert (await stored(topic))[0] != before[0]

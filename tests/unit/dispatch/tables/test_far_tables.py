@@ -12,9 +12,10 @@ from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.brokers.owners import BundleOwner
 from pulsark.dispatch.tables.far_tables import FarAttach
 from pulsark.dispatch.tables.sealing_due import CHECK_SECONDS, TIDY_SECONDS
-from pulsark.errors import PulsarkError
+from pulsark.errors import OlderMetadataError, PulsarkError
 from pulsark.metadata.paths import bundle_owner_path
 from pulsark.storage.managed_ledger.reservation import NewLedger
+from pulsark.storage.table.table_repair import Repair
 from pulsark.wire.topic_name import TopicName
 from tests.support.client_view import client_view
 from tests.support.table_brokers import BASE, PARTITIONS, AnswerLost, TableBrokers, two_brokers
@@ -344,3 +345,26 @@ def test_whatever_moves_and_whatever_is_lost_the_table_is_whole(seed: int) -> No
             assert [view for view in map(client_view, brokers.sent[number]) if view in got] == got
 
     scenario()
+
+
+@two_brokers()
+async def test_partitions_of_both_list_again_what_only_the_table_knows(
+    brokers: TableBrokers,
+) -> None:
+    await published(brokers, 3)
+    await sealed(brokers)
+    await brokers.restart()
+    older = brokers.tree.copy()
+    await brokers.restart(own=True)
+    await published(brokers, 3)
+    await sealed(brokers)
+    await brokers.restart(older, own=True)
+    record = await brokers.a.tables.record(BASE)
+    assert record is not None
+    with pytest.raises(OlderMetadataError):
+        await brokers.a.tables.check(BASE, record.table_id)
+    repair = Repair()
+    await brokers.a.sealing.repairs.repair(BASE, repair, give_up=False)
+    assert (repair.taken_up, repair.lost, repair.lost_entries) == (PARTITIONS, [], [])
+    await check_read(brokers)
+    brokers.check_whole()
