@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from email.utils import formatdate
+from functools import cache
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import Response
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulsark import __version__
@@ -89,6 +91,25 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
     app.add_exception_handler(forwarding.Elsewhere, forwarding.forward)
     app.add_exception_handler(places.ToPartitions, spreading.to_partitions)
     app.add_exception_handler(places.ToBrokers, spreading.to_brokers)
+    app.router.routes.extend(_routes())
+    served: ASGIApp = app
+    if audit is not None:
+        from pulsark.admin.http.audit import AuditGate
+
+        closed = broker.settings.auditFailClosed
+        served = AuditGate(app, audit, broker.runtime, fail_closed=closed)
+    if broker.logins is not None:
+        from pulsark.admin.http.login import LoginGate
+
+        served = LoginGate(served, broker.logins, broker.settings)
+    served = RawPaths(served, broker.clock, Gate(broker.settings), _request_rate(broker))
+    return BrokerGate(served, broker.peers)
+
+
+@cache
+def _routes() -> list[BaseRoute]:
+    """All of them, made once: they know nothing of their application, and take long to make."""
+    found = APIRouter()
     for module in (
         audit_records,
         clusters,
@@ -120,22 +141,11 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
         anti_affinity,
         unsupported,
     ):
-        app.include_router(module.router)
-    app.include_router(router)
-    app.include_router(segments.plans)
-    app.include_router(unsupported.switched_off)
-    served: ASGIApp = app
-    if audit is not None:
-        from pulsark.admin.http.audit import AuditGate
-
-        closed = broker.settings.auditFailClosed
-        served = AuditGate(app, audit, broker.runtime, fail_closed=closed)
-    if broker.logins is not None:
-        from pulsark.admin.http.login import LoginGate
-
-        served = LoginGate(served, broker.logins, broker.settings)
-    served = RawPaths(served, broker.clock, Gate(broker.settings), _request_rate(broker))
-    return BrokerGate(served, broker.peers)
+        found.include_router(module.router)
+    found.include_router(router)
+    found.include_router(segments.plans)
+    found.include_router(unsupported.switched_off)
+    return found.routes
 
 
 def _request_rate(broker: Broker) -> TokenBucket | None:
