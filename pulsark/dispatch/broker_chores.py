@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.loop.chores import Chore
 from pulsark.dispatch.stats.load_reports import REPORT_SECONDS
 from pulsark.dispatch.topics.inactivity import drop_unused
+from pulsark.dispatch.upkeep.deleted_namespaces import DeletedNamespaces
 from pulsark.dispatch.upkeep.interrupted_deletions import InterruptedDeletions
 from pulsark.dispatch.upkeep.storage_quotas import CHECK_SECONDS, FIRST_CHECK_SECONDS
 from pulsark.dispatch.upkeep.unloaded_policies import UnloadedPolicies
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _LOST_CHECK_SECONDS = 1.0
 _DELETED_CHECK_SECONDS = 60.0
+_DELETED_NAMESPACES_SECONDS = 600.0
 
 
 def chores_of(broker: Broker) -> list[Chore]:
@@ -43,6 +45,10 @@ def chores_of(broker: Broker) -> list[Chore]:
             broker.non_persistent, broker.deletion, settings, broker.clock, alone=alone
         )
 
+    deleted_namespaces = DeletedNamespaces(
+        broker.metadata, broker.ownership, broker.bundle_release, broker.share
+    )
+
     async def delete_ledgers() -> None:
         if broker.share.leads:
             await delete_noted(broker.ledgers, broker.metadata)
@@ -57,6 +63,7 @@ def chores_of(broker: Broker) -> list[Chore]:
         *chores_of_topics(settings, topics, broker.deletion),
         Chore("lost topics", _LOST_CHECK_SECONDS, drop_lost),
         Chore("unused non-persistent topics", UNUSED_NON_PERSISTENT_TOPIC_SECONDS, drop_idle),
+        Chore("deleted namespaces", _DELETED_NAMESPACES_SECONDS, deleted_namespaces.look),
         Chore("ledgers of deleted topics", _DELETED_CHECK_SECONDS, delete_ledgers),
         Chore("feature level", FEATURE_LEVEL_CHECK_SECONDS, follow_feature_level),
         Chore("load report", REPORT_SECONDS, broker.load_reports.report),
