@@ -51,6 +51,14 @@ class Watches:
         self._by_prefix.setdefault(prefix, []).append(watch)
         return end
 
+    def cover(self, path: str) -> bool:
+        """Whether anybody watches a path."""
+        while path not in self._by_prefix:
+            if path in ("/", ""):
+                return False
+            path = path.rpartition("/")[0] or "/"
+        return True
+
     def tell(self, path: str) -> None:
         """Call each watch whose prefix is ``path`` or an ancestor of it."""
         if not self._by_prefix:

@@ -24,8 +24,12 @@ from pulsark.metadata.pages import names_below
 from pulsark.metadata.sqlite import _CHILDREN_AT_ONCE, SqliteMetadataStore
 from pulsark.metadata.sqlite_shared import SharedSqliteMetadataStore
 from pulsark.metadata.store import ABSENT, MAX_VALUE_BYTES, MetadataStore, Versioned
+from pulsark.metadata.zookeeper.address import ZooKeeperAddress
+from pulsark.metadata.zookeeper.layout import Layout
+from pulsark.metadata.zookeeper.store import ZooKeeperMetadataStore
 from pulsark.runtime import Runtime
 from tests.support.faulty_metadata import FaultyStore
+from tests.support.zookeeper import expire
 
 
 class Backend(Protocol):
@@ -101,12 +105,34 @@ Scenario = Callable[[Backend], Awaitable[None]]
 Run = Callable[[Scenario], None]
 
 
-@pytest.fixture(params=sorted(BACKENDS))
+class ZooKeeperBackend:
+    """ZooKeeper, with the paths of these tests in directories as those of topics are."""
+
+    shares = True
+
+    def __init__(self, address: ZooKeeperAddress) -> None:
+        self._address = address
+
+    async def open(self) -> MetadataStore:
+        return await ZooKeeperMetadataStore.open(
+            self._address, Runtime(), layout=Layout(16, {"/t": 0})
+        )
+
+    async def kill(self, store: MetadataStore) -> None:
+        assert isinstance(store, ZooKeeperMetadataStore)
+        await expire(store._client)  # what the server does after a time
+
+
+@pytest.fixture(params=[*sorted(BACKENDS), "zookeeper"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     """Run a scenario on one backend."""
 
     def run_scenario(scenario: Scenario) -> None:
-        asyncio.run(_awaited(scenario(BACKENDS[request.param](tmp_path))))
+        if request.param == "zookeeper":
+            backend: Backend = ZooKeeperBackend(request.getfixturevalue("zookeeper"))
+        else:
+            backend = BACKENDS[request.param](tmp_path)
+        asyncio.run(_awaited(scenario(backend)))
 
     return run_scenario
 

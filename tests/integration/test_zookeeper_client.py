@@ -22,7 +22,9 @@ from pulsark.metadata.zookeeper.nodes import (
     NotEmptyError,
     SetNode,
 )
+from pulsark.metadata.zookeeper.store import ZooKeeperMetadataStore
 from pulsark.processes.zookeeper_server import ZooKeeperServer
+from pulsark.runtime import Runtime
 from tests.support.zookeeper import SESSION_SECONDS, connected, expire
 
 MANY_SECONDS = 60
@@ -264,18 +266,27 @@ def test_a_server_that_was_killed_and_is_back_goes_on_with_the_session(
     asyncio.run(scenario())
 
 
-def test_a_server_that_comes_back_empty_ends_the_session(server: ZooKeeperServer) -> None:
+@pytest.mark.feature("F68")
+def test_a_server_that_comes_back_empty_ends_the_session_and_is_refused(
+    server: ZooKeeperServer,
+) -> None:
     async def scenario() -> None:
-        client = await connected(ZooKeeperAddress(server.address, "/root"), session=20)
-        await client.create("/kept", b"x")
+        address = ZooKeeperAddress(server.address, "/root")
+        store = await ZooKeeperMetadataStore.open(address, Runtime(), session_seconds=20)
+        await store.put("/kept", b"x")
+        await store.put("/e", b"", ephemeral=True)
         server.kill()
         shutil.rmtree(server.data)
         server.start()
         await server.ready()
-        await until(lambda: client.session.has_ended)
+        await until(lambda: store.session.has_ended)
         with pytest.raises(MetadataRefusedError):
-            await client.get("/kept")
-        await client.close()
+            await store.get("/kept")
+        with pytest.raises(MetadataRefusedError):
+            await store.put("/kept", b"y")
+        with pytest.raises(MetadataError, match="has no metadata store"):
+            await ZooKeeperMetadataStore.open(address, Runtime(), create=False)
+        await store.close()
 
     asyncio.run(scenario())
 

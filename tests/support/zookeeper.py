@@ -29,7 +29,7 @@ def one_for_all(directory: Path) -> Iterator[ZooKeeperAddress]:
     """The address of the server of a directory, which the first user starts and the last stops."""
     directory.mkdir(parents=True, exist_ok=True)
     users = directory / "users.json"
-    server = ZooKeeperServer(directory / "server")
+    server = ZooKeeperServer(directory / "server", heap="256m")
     with _locked(directory):
         state = json.loads(users.read_text()) if users.exists() else {"users": 0, "port": 0}
         if state["users"] == 0:

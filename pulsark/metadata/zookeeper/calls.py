@@ -66,6 +66,8 @@ class Calls:
         self.is_connected = False
         """Whether calls are sent, rather than kept until there is a connection."""
         self.deadline_seconds = deadline_seconds
+        self.zxid = 0
+        """The last transaction of which answers have told."""
         self._connection = connection
         self._loop = loop
         self._ended = ""
@@ -127,7 +129,8 @@ class Calls:
         call.sent = True
         self._connection.submit(call.request, partial(self._answered, call))
 
-    def _answered(self, call: _Call, answer: Any, error: BaseException | None) -> None:
+    def _answered(self, call: _Call, answer: Any, error: BaseException | None, zxid: int) -> None:
+        self.zxid = max(self.zxid, zxid)
         if call.future.done():  # cancelled, or given up
             call.request = None
             return

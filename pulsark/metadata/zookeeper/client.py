@@ -83,7 +83,6 @@ class ZooKeeperClient:
         self._refusals = 0
         self._asking: asyncio.Task[None] | None = None
         self._signs: Signs | None = None
-        self._seen = 0
 
     @classmethod
     async def connect(
@@ -117,9 +116,8 @@ class ZooKeeperClient:
 
     @property
     def zxid(self) -> int:
-        """The last transaction of which this client knows: none that it has seen is later."""
-        self._seen = max(self._seen, self._connection.zxid)
-        return self._seen
+        """The last transaction of which answers have told that have arrived here."""
+        return self._calls.zxid
 
     @property
     def is_connected(self) -> bool:
@@ -158,8 +156,15 @@ class ZooKeeperClient:
                     return None
                 continue
             return Node(
-                data, stat.version, stat.ephemeralOwner, stat.numChildren, stat.czxid, stat.mzxid
-            )
+                data, stat.version, stat.ephemeralOwner, stat.numChildren, stat.czxid, stat.mzxid,
+                # The server tells creations and deletions; the difference is what is there.
+                (stat.cversion + stat.numChildren) // 2,
+            )  # fmt: skip
+
+    async def exists(self, path: str, changed: Callable[[], None]) -> bool:
+        """Whether there is a node. ``changed()`` as with ``get``."""
+        watcher = partial(self._event, changed)
+        return await self._calls.read(Exists(self._root + path, watcher), path) is not None
 
     async def children(self, path: str, changed: Callable[[], None] | None = None) -> list[str]:
         """Names of the children, in no order; ``NoNodeError``. ``changed()`` as with ``get``."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionDropped
@@ -53,24 +53,26 @@ class Listener(Protocol):
         """The session is over, or kazoo's thread has died."""
 
 
+Done: TypeAlias = "Callable[[Any, BaseException | None, int], None]"
+"""Takes an answer or an error, and the last transaction that the server had made."""
+
+
 class Call:
     """Gets the outcome of one request: kazoo calls ``set`` or ``set_exception`` in its thread."""
 
     __slots__ = ("_connection", "_done")
 
-    def __init__(
-        self, connection: Connection, done: Callable[[Any, BaseException | None], None]
-    ) -> None:
+    def __init__(self, connection: Connection, done: Done) -> None:
         self._connection = connection
         self._done = done
 
     def set(self, value: object = None) -> None:
         """The answer."""
-        self._connection.post(self._done, value, None)
+        self._connection.post(self._done, value, None, self._connection.zxid)
 
     def set_exception(self, error: BaseException) -> None:
         """Why there is none."""
-        self._connection.post(self._done, None, error)
+        self._connection.post(self._done, None, error, self._connection.zxid)
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
@@ -141,8 +143,8 @@ class Connection:
         """Begin to connect."""
         self._client.start_async()
 
-    def submit(self, request: Any, done: Callable[[Any, BaseException | None], None]) -> None:
-        """Send a request; ``done(answer, error)`` is called on the event loop."""
+    def submit(self, request: Any, done: Done) -> None:
+        """Send a request; ``done`` is called on the event loop."""
         self._client._call(request, Call(self, done))
 
     def stop(self, stopped: Callable[[], None]) -> None:

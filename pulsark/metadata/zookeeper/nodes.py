@@ -25,6 +25,8 @@ class Node:
     """The transaction that created the node. It never repeats."""
     changed: int
     """The transaction that changed its data last."""
+    created_children: int
+    """How many children were ever created. The next sequential child has this number."""
 
 
 @dataclass(frozen=True, slots=True)
