@@ -1,7 +1,6 @@
 """Racks of bookies: the copies of a ledger go to bookies of different racks.
 
-The value is Pulsar's, so that the bookies' own tools read it, too: ``{group: {bookie: {"rack": ...,
-"hostname": ...}}}``, without a version.
+The value is Pulsar's: ``{group: {bookie: {"rack": ..., "hostname": ...}}}``, without a version.
 """
 
 from __future__ import annotations

@@ -81,7 +81,6 @@ def test_a_new_cluster_has_the_level_of_its_first_broker() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.feature("F90")
 def test_new_formats_are_written_when_the_last_old_broker_is_gone() -> None:
     async def scenario() -> None:
         cluster = Cluster()
