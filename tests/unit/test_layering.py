@@ -13,6 +13,7 @@ BASE = ("errors", "limits", "patterns", "runtime", "tasks", "log_format", "confi
 ROOMS = (
     # What is spoken and what is kept, without sockets and disks.
     "wire",
+    "wire.bookkeeper",
     "schemas",
     "rows.arrow",
     "rows.values",
