@@ -8,7 +8,7 @@ HOURS ?= 1
 # For tests that take no time but the processor's; those with processes and a JVM run file by file.
 PARALLEL := -n auto --dist worksteal
 BY_FILE := --dist loadfile --no-loadscope-reorder # tests/conftest.py has an order
-PROTOS := pulsark/wire/pulsar.proto pulsark/storage/proto/cursor.proto
+PROTOS := $(addprefix pulsark/,wire/pulsar.proto storage/proto/cursor.proto storage/proto/bookkeeper.proto)
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
 .PHONY: help setup demo test lint check format sim planted chaos chaos-simulated chaos-live bench docs-test test-clients test-suite proto lock clean

@@ -30,6 +30,7 @@ ROOMS = (
     "storage.bookie",
     "storage.remote_bookie",
     "storage.ledger",
+    "storage.bookkeeper",
     "storage.cursor",
     "storage.managed_ledger",
     "storage.delayed",
