@@ -16,6 +16,7 @@ from hypothesis import settings
 from pulsark.admin_client.client import AdminClient
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress
 from tests.support import loop_steps
+from tests.support.bookkeeper import Cluster, running
 from tests.support.loop_steps import LongStep, long_steps
 from tests.support.python_client import connected
 from tests.support.standalone import Standalone
@@ -85,6 +86,16 @@ def shared_zookeeper(
 def zookeeper(shared_zookeeper: ZooKeeperAddress) -> ZooKeeperAddress:
     """A root of the test's own in the ZooKeeper of all tests."""
     return below_a_root_of_its_own(shared_zookeeper)
+
+
+@pytest.fixture(scope="session")
+def bookkeeper(
+    shared_zookeeper: ZooKeeperAddress, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """Three bookies of BookKeeper for all tests of a worker, which leave them running."""
+    address = below_a_root_of_its_own(shared_zookeeper)
+    with running(address, tmp_path_factory.mktemp("bookkeeper"), 3) as cluster:
+        yield cluster
 
 
 @pytest.fixture

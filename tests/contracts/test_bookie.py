@@ -266,7 +266,7 @@ def test_fence_stops_the_writer_but_not_recovery(run: Callable[[Scenario], None]
             assert await bookie.tail(5, fence=True) == LedgerTail(0, 1)
             with pytest.raises(LedgerFencedError):
                 await append(bookie, 5, 2, entries(2, 1))
-            await append(bookie, 5, 2, entries(2, 1), recovery=True)
+            await append(bookie, 5, 2, entries(2, 1), lac=0, recovery=True)
         async with harness.bookie() as bookie:
             with pytest.raises(LedgerFencedError):
                 await append(bookie, 5, 3, entries(3, 1))

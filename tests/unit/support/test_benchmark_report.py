@@ -1,14 +1,9 @@
-"""Medians, thresholds and the table of the comparison; lock files of jars."""
+"""Medians, thresholds and the table of the comparison."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from benchmarks.brokers import Pulsar
-from benchmarks.load import LOCK
-from benchmarks.maven import Coordinate, _dependencies, _lock_lines, read_lock
 from benchmarks.report import Row, resources, table
 from benchmarks.scenarios import NAMES, SCENARIOS, START, Measure
 from benchmarks.usage import Usage
@@ -60,37 +55,6 @@ def test_the_issue_names_every_threshold() -> None:
     }
     assert sorted(thresholds.values()) == [0.15, 0.3, 0.7, 0.7, 0.8, 1.0, 1.0, 1.0, 1.2, 1.2, 1.2]
     assert len(set(NAMES)) == len(SCENARIOS) + 1
-
-
-@pytest.mark.parametrize("lock", [LOCK, Pulsar.LOCK], ids=lambda lock: lock.stem)
-def test_lock_files(lock: Path) -> None:
-    coordinates = read_lock(lock)
-    assert len(set(coordinates)) == len(coordinates)
-    assert any(c.file_name == f"{lock.stem}.jar" for c in coordinates)
-
-
-def test_a_line_that_is_no_coordinate() -> None:
-    with pytest.raises(ValueError, match="not group:artifact"):
-        Coordinate.parse("only:two")
-
-
-def test_lock_lines_of_a_maven_listing() -> None:
-    listing = """
-The following files have been resolved:
-   io.netty:netty-epoll:jar:linux-x86_64:4.1.127.Final:compile -- module x
-   org.a:b:jar:1.0:runtime
-   org.a:tests:jar:1.0:test
-"""
-    assert _lock_lines(listing) == [
-        "io.netty:netty-epoll:4.1.127.Final:linux-x86_64",
-        "org.a:b:1.0",
-    ]
-
-
-def test_classifiers_of_one_module_are_one_dependency() -> None:
-    xml = _dependencies([Coordinate("g", "a", "1"), Coordinate("g", "a", "1", "linux")])
-    assert xml.count("<dependency ") == 1
-    assert xml.count("<artifact ") == 2
 
 
 @pytest.mark.parametrize(
