@@ -109,9 +109,9 @@ def test_striping_leaves_gaps(run: Callable[[Scenario], None]) -> None:
 def test_the_tail_has_the_length_up_to_the_lac(run: Callable[[Scenario], None]) -> None:
     async def scenario(harness: Harness) -> None:
         async with harness.bookie() as bookie:
-            for first, size in ((0, 0), (1, 7), (2, 14)):
+            for n in range(3):
                 future, done = new_done()
-                bookie.append(EntryRun(5, first, first - 1, entries(first, 1), size), done)
+                bookie.append(EntryRun(5, n, n - 1, entries(n, 1), n * 7, n * 7), done)
                 await future
             assert await bookie.tail(5, fence=False) == LedgerTail(1, 2, 14)
 

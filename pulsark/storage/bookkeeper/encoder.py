@@ -60,7 +60,7 @@ class RunEncoder:
         if last is not None and last[0] is run and last[1] == flags:
             return last[2]
         key = self._keys.of(run.ledger_id)
-        length = _preceding_bytes(run)
+        length = run.preceding_bytes
         parts = []
         for start, payloads in _cut(run.payloads):
             first = run.first_entry_id + start
@@ -72,12 +72,6 @@ class RunEncoder:
             parts.append(Part(first, len(payloads), frames))
         self._last = (run, flags, parts)
         return parts
-
-
-def _preceding_bytes(run: EntryRun) -> int:
-    if run.first_entry_id == run.last_confirmed + 1:
-        return max(run.confirmed_bytes, 0)
-    return 0
 
 
 def _cut(payloads: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:

@@ -47,7 +47,8 @@ class BookieRegistry(Mapping[str, BookKeeperBookie]):
         """``root``: the cluster's, below that of the client."""
         self._zookeeper = zookeeper
         self._root = root
-        self._keys = keys
+        self.ledger_keys = keys
+        """What is known of ledgers' passwords and digests."""
         self._encoder = RunEncoder(keys)
         self._settings = settings
         self._bookies: dict[str, BookKeeperBookie] = {}
@@ -150,7 +151,7 @@ class BookieRegistry(Mapping[str, BookKeeperBookie]):
 
     def _new(self, bookie_id: str) -> BookKeeperBookie:
         instance = _Instance(bookie_id, self)
-        bookie = BookKeeperBookie(instance, self._keys, self._encoder, self._settings)
+        bookie = BookKeeperBookie(instance, self.ledger_keys, self._encoder, self._settings)
         self._bookies[bookie_id] = bookie
         bookie.open()
         return bookie

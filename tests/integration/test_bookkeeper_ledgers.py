@@ -1,0 +1,180 @@
+"""The contract of ledger stores, and ledgers as BookKeeper's own tools see them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from benchmarks.load import compile_java
+from benchmarks.maven import CACHE, class_path, java
+from pulsark.errors import LedgerFencedError, NoSuchLedgerError
+from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
+from pulsark.metadata.store import MetadataStore
+from pulsark.metadata.zookeeper.client import ZooKeeperClient
+from pulsark.processes.bookkeeper_server import LOCK
+from pulsark.runtime import Runtime
+from pulsark.storage.bookkeeper.encoder import LedgerKeys
+from pulsark.storage.bookkeeper.ids import LedgerIds
+from pulsark.storage.bookkeeper.ledger_store import BookKeeperCluster, BookKeeperLedgerStore
+from pulsark.storage.ledger.manager import LedgerConfig, LedgerManager, LedgerState
+from pulsark.storage.ledger.store import LedgerStore
+from tests.contracts.test_ledger_store import (  # noqa: F401 - the fixture `run` is for these
+    test_a_decision_is_made_again_about_what_others_wrote,
+    test_a_deleted_ledger_is_gone,
+    test_a_life_is_as_it_was_decided,
+    test_an_id_has_one_ledger,
+    test_ids_ascend_whoever_asks,
+    test_updates_at_the_same_time_are_all_made,
+    test_what_was_created_is_found,
+    test_who_has_lost_the_guard_writes_nothing,
+    test_who_knows_an_old_version_hears_what_is_decided_of_the_new_one,
+)
+from tests.support.bookkeeper import ROOT, Cluster
+from tests.support.ledgers import Writes
+from tests.support.zookeeper import below_a_root_of_its_own, connected
+
+JAVA = Path(__file__).parent / "java" / "Ledgers.java"
+
+
+class Nodes:
+    """A cluster's root in ZooKeeper, without bookies."""
+
+    def __init__(self, client: ZooKeeperClient) -> None:
+        self._client = client
+        self._tree = MemoryTree()
+
+    def store(self) -> LedgerStore:
+        return BookKeeperLedgerStore(cluster_of(self._client), self.guarding())
+
+    def guarding(self) -> MetadataStore:
+        return MemoryMetadataStore(self._tree)
+
+
+def cluster_of(client: ZooKeeperClient) -> BookKeeperCluster:
+    return BookKeeperCluster(client, ROOT, LedgerIds(client, ROOT), LedgerKeys())
+
+
+@pytest.fixture
+def run(bookkeeper: Cluster) -> Callable[[Callable[[Nodes], Awaitable[None]]], None]:
+    """Runs a scenario of the contract on ledgers of its own."""
+
+    def run_it(scenario: Callable[[Nodes], Awaitable[None]]) -> None:
+        async def main() -> None:
+            client = await connected(below_a_root_of_its_own(bookkeeper.address))
+            try:
+                await client.make(ROOT)
+                await scenario(Nodes(client))
+            finally:
+                await client.close()
+
+        asyncio.run(main())
+
+    return run_it
+
+
+@asynccontextmanager
+async def ledgers_of(cluster: Cluster) -> AsyncIterator[LedgerManager]:
+    """Ledgers as one more broker has them."""
+    async with cluster.client() as client, cluster.registry() as registry:
+        keys = registry.ledger_keys
+        shared = BookKeeperCluster(client, ROOT, LedgerIds(client, ROOT), keys)
+        metadata = MemoryMetadataStore(MemoryTree())
+        store = BookKeeperLedgerStore(shared, metadata)
+        yield LedgerManager(metadata, registry, Runtime(), store=store)
+
+
+async def read_all(ledgers: LedgerManager, ledger_id: int, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    while len(found) < count:
+        more = await ledgers.read(ledger_id, len(found), count - 1, 1 << 20)
+        assert [n for n, _ in more] == list(range(len(found), len(found) + len(more)))
+        found += [payload for _, payload in more]
+    return found
+
+
+def test_a_ledger_is_written_read_and_deleted(bookkeeper: Cluster) -> None:
+    async def scenario() -> None:
+        payloads = [b"entry %d " % n * (n % 50) for n in range(2000)]
+        async with ledgers_of(bookkeeper) as ours, ledgers_of(bookkeeper) as theirs:
+            for config in (LedgerConfig(3, 3, 2, owner="/a"), LedgerConfig(3, 2, 2)):
+                writer = await ours.create(config, Writes())
+                for n in range(0, 2000, 100):
+                    writer.append(payloads[n : n + 100])
+                metadata = await writer.close()
+                ledger_id = writer.ledger_id
+                assert (metadata.last_entry_id, metadata.length) == (1999, sum(map(len, payloads)))
+                assert await theirs.open(ledger_id) == metadata
+                assert await read_all(theirs, ledger_id, 2000) == payloads
+                await theirs.delete(ledger_id)
+                with pytest.raises(NoSuchLedgerError):
+                    await ours.recover(ledger_id)
+
+    asyncio.run(scenario())
+
+
+def test_an_open_ledger_is_recovered_and_its_writer_fenced(bookkeeper: Cluster) -> None:
+    async def scenario() -> None:
+        async with ledgers_of(bookkeeper) as ours, ledgers_of(bookkeeper) as theirs:
+            writes = Writes()
+            writer = await ours.create(LedgerConfig(3, 3, 2), writes)
+            for n in range(50):
+                writer.append([b"%d" % n] * 10)
+            await writer.drained()
+            metadata = await theirs.recover(writer.ledger_id)
+            assert (metadata.state, metadata.last_entry_id) == (LedgerState.CLOSED, 499)
+            assert metadata.length == writer.length
+            writer.append([b"late"])
+            await writer.drained()
+            assert [type(e) for e in writes.errors] == [LedgerFencedError]
+            entries = await read_all(theirs, writer.ledger_id, 500)
+            assert entries == [b"%d" % n for n in range(50) for _ in range(10)]
+
+    asyncio.run(scenario())
+
+
+def test_bookkeepers_tools_and_ours_read_each_others_ledgers(bookkeeper: Cluster) -> None:
+    async def scenario() -> None:
+        async with ledgers_of(bookkeeper) as ledgers:
+            writer = await ledgers.create(LedgerConfig(3, 3, 2, owner="/managed/t1"), Writes())
+            writer.append([b"%04d" % n for n in range(300)])
+            await writer.close()
+            ledger_id = writer.ledger_id
+            shown, read, java = await asyncio.gather(
+                bookkeeper.shell.run("ledgermetadata", "-ledgerid", str(ledger_id)),
+                bookkeeper.shell.run(
+                    "readledger", "-ledgerid", str(ledger_id), "-msg", "-lastentryid", "99"
+                ),
+                run_java(bookkeeper, ledger_id),
+            )
+            for expected in ("ensembleSize=3", "state=CLOSED", "lastEntryId=299", "length=1200",
+                             "digestType=CRC32C", "pulsar/managed-ledger"):  # fmt: skip
+                assert expected in shown
+            assert re.findall(r"Eid=\d+, .*\n(\d{4})\n", read) == [f"{n:04d}" for n in range(100)]
+            total = sum(sum(b"%04d" % n) for n in range(300))
+            assert f"read 300 1200 {total}\n" in java
+            closed, left_open = map(int, re.findall(r"wrote (\d+) (\d+)", java)[0])
+            metadata = await ledgers.open(closed)
+            assert (metadata.last_entry_id, metadata.config) == (29, LedgerConfig(3, 2, 2))
+            assert await read_all(ledgers, closed, 30) == [b"closed-%d" % n for n in range(30)]
+            metadata = await ledgers.recover(left_open)
+            assert metadata.last_entry_id == 29
+            assert await read_all(ledgers, left_open, 30) == [b"open-%d" % n for n in range(30)]
+
+    asyncio.run(scenario())
+
+
+async def run_java(cluster: Cluster, ledger_id: int) -> str:
+    path = compile_java(JAVA, class_path(LOCK), CACHE / "classes" / "ledgers")
+    process = await asyncio.create_subprocess_exec(
+        java(), "-Xmx64m", "-cp", path, "-Dlog4j2.level=ERROR", "Ledgers",
+        f"zk+hierarchical://{cluster.zookeeper_path}", str(ledger_id),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()
+    return output.decode()
