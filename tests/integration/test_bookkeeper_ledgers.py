@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,9 @@ from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.store import MetadataStore
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.processes.bookkeeper_server import LOCK
-from pulsark.runtime import Runtime
 from pulsark.storage.bookkeeper.encoder import LedgerKeys
-from pulsark.storage.bookkeeper.ids import LedgerIds
-from pulsark.storage.bookkeeper.ledger_store import BookKeeperCluster, BookKeeperLedgerStore
-from pulsark.storage.ledger.manager import LedgerConfig, LedgerManager, LedgerState
+from pulsark.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
+from pulsark.storage.ledger.manager import LedgerConfig, LedgerState
 from pulsark.storage.ledger.store import LedgerStore
 from tests.contracts.test_ledger_store import (  # noqa: F401 - the fixture `run` is for these
     test_a_decision_is_made_again_about_what_others_wrote,
@@ -34,7 +31,7 @@ from tests.contracts.test_ledger_store import (  # noqa: F401 - the fixture `run
     test_who_has_lost_the_guard_writes_nothing,
     test_who_knows_an_old_version_hears_what_is_decided_of_the_new_one,
 )
-from tests.support.bookkeeper import ROOT, Cluster
+from tests.support.bookkeeper import ROOT, Cluster, cluster_of, ledgers_of, read_all
 from tests.support.ledgers import Writes
 from tests.support.zookeeper import below_a_root_of_its_own, connected
 
@@ -49,14 +46,10 @@ class Nodes:
         self._tree = MemoryTree()
 
     def store(self) -> LedgerStore:
-        return BookKeeperLedgerStore(cluster_of(self._client), self.guarding())
+        return BookKeeperLedgerStore(cluster_of(self._client, LedgerKeys()), self.guarding())
 
     def guarding(self) -> MetadataStore:
         return MemoryMetadataStore(self._tree)
-
-
-def cluster_of(client: ZooKeeperClient) -> BookKeeperCluster:
-    return BookKeeperCluster(client, ROOT, LedgerIds(client, ROOT), LedgerKeys())
 
 
 @pytest.fixture
@@ -75,26 +68,6 @@ def run(bookkeeper: Cluster) -> Callable[[Callable[[Nodes], Awaitable[None]]], N
         asyncio.run(main())
 
     return run_it
-
-
-@asynccontextmanager
-async def ledgers_of(cluster: Cluster) -> AsyncIterator[LedgerManager]:
-    """Ledgers as one more broker has them."""
-    async with cluster.client() as client, cluster.registry() as registry:
-        keys = registry.ledger_keys
-        shared = BookKeeperCluster(client, ROOT, LedgerIds(client, ROOT), keys)
-        metadata = MemoryMetadataStore(MemoryTree())
-        store = BookKeeperLedgerStore(shared, metadata)
-        yield LedgerManager(metadata, registry, Runtime(), store=store)
-
-
-async def read_all(ledgers: LedgerManager, ledger_id: int, count: int) -> list[bytes]:
-    found: list[bytes] = []
-    while len(found) < count:
-        more = await ledgers.read(ledger_id, len(found), count - 1, 1 << 20)
-        assert [n for n, _ in more] == list(range(len(found), len(found) + len(more)))
-        found += [payload for _, payload in more]
-    return found
 
 
 def test_a_ledger_is_written_read_and_deleted(bookkeeper: Cluster) -> None:

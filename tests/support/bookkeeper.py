@@ -9,15 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.maven import class_path
+from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
-from pulsark.processes.bookkeeper_server import LOCK, BookieServer, Shell
+from pulsark.processes.bookkeeper_server import LOCK, AutoRecovery, BookieServer, Shell
+from pulsark.runtime import Runtime
 from pulsark.storage.bookkeeper.cluster import new_cluster
 from pulsark.storage.bookkeeper.encoder import LedgerKeys
+from pulsark.storage.bookkeeper.ids import LedgerIds
+from pulsark.storage.bookkeeper.ledger_store import BookKeeperCluster, BookKeeperLedgerStore
+from pulsark.storage.bookkeeper.limits import ClientSettings
 from pulsark.storage.bookkeeper.registry import BookieRegistry
+from pulsark.storage.ledger.manager import LedgerManager
 from tests.support.zookeeper import connected
 
 ROOT = "/ledgers"
+PATIENT = ClientSettings(connect_seconds=20, add_seconds=60, read_seconds=60)
+"""On a busy machine nothing is to fail because it takes long."""
 
 
 @dataclass
@@ -36,6 +44,11 @@ class Cluster:
     @property
     def shell(self) -> Shell:
         return Shell(self.directory / "shell", self.zookeeper_path, class_path(LOCK))
+
+    def auto_recovery(self, **settings: object) -> AutoRecovery:
+        """What repairs copies, not started."""
+        directory = self.directory / "auto-recovery"
+        return AutoRecovery(directory, self.zookeeper_path, class_path(LOCK), settings=settings)
 
     def new_bookie(self, **settings: object) -> BookieServer:
         """One more, which is not started."""
@@ -63,7 +76,7 @@ class Cluster:
     async def registry(self) -> AsyncIterator[BookieRegistry]:
         """All bookies, connected."""
         async with self.client() as client:
-            registry = BookieRegistry(client, ROOT, LedgerKeys())
+            registry = BookieRegistry(client, ROOT, LedgerKeys(), PATIENT)
             try:
                 await registry.start()
                 for bookie in registry.values():
@@ -103,3 +116,27 @@ async def _start(cluster: Cluster) -> None:
                 await registry[bookie.bookie_id].ready()
         finally:
             await registry.close()
+
+
+def cluster_of(client: ZooKeeperClient, keys: LedgerKeys) -> BookKeeperCluster:
+    """What stores of its ledgers share."""
+    return BookKeeperCluster(client, ROOT, LedgerIds(client, ROOT), keys)
+
+
+@asynccontextmanager
+async def ledgers_of(cluster: Cluster) -> AsyncIterator[LedgerManager]:
+    """Ledgers as one more broker has them."""
+    async with cluster.client() as client, cluster.registry() as registry:
+        metadata = MemoryMetadataStore(MemoryTree())
+        shared = cluster_of(client, registry.ledger_keys)
+        store = BookKeeperLedgerStore(shared, metadata)
+        yield LedgerManager(metadata, registry, Runtime(), store=store, places=registry)
+
+
+async def read_all(ledgers: LedgerManager, ledger_id: int, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    while len(found) < count:
+        more = await ledgers.read(ledger_id, len(found), count - 1, 1 << 20)
+        assert [n for n, _ in more] == list(range(len(found), len(found) + len(more)))
+        found += [payload for _, payload in more]
+    return found

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from pulsark.errors import StorageError
+from pulsark.storage.ledger.placement import Failures, OnePlace, first_failure, spread
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -15,18 +16,19 @@ if TYPE_CHECKING:
     from pulsark.runtime import Runtime
     from pulsark.storage.bookie.bookie import Bookie
     from pulsark.storage.ledger.metadata import LedgerConfig
-
-SUSPECT_SECONDS = 30.0
-"""Time for which a bookie that failed a write is used only where no other is left."""
+    from pulsark.storage.ledger.placement import Places
 
 
 class LedgerBookies:
     """Chooses bookies for ensembles. The mapping may change while it is used."""
 
-    def __init__(self, bookies: Mapping[str, Bookie], runtime: Runtime) -> None:
+    def __init__(
+        self, bookies: Mapping[str, Bookie], runtime: Runtime, places: Places | None = None
+    ) -> None:
         self._bookies = bookies
         self._runtime = runtime
-        self._suspect_until: dict[str, float] = {}
+        self._places: Places = OnePlace() if places is None else places
+        self._failures: dict[str, Failures] = {}
 
     def get(self, bookie_id: str) -> Bookie:
         """The bookie of that name; ``StorageError`` if it is not there now."""
@@ -64,37 +66,34 @@ class LedgerBookies:
 
     def failed(self, bookie_id: str) -> None:
         """A write to this bookie failed."""
-        self._suspect_until[bookie_id] = self._runtime.clock.monotonic() + SUSPECT_SECONDS
+        now, before = self._runtime.clock.monotonic(), self._failures.get(bookie_id)
+        self._failures[bookie_id] = first_failure(now) if before is None else before.and_one_at(now)
 
     def is_suspect(self, bookie_id: str) -> bool:
         """Whether the bookie failed lately, or is not there."""
         bookie = self._bookies.get(bookie_id)
         if bookie is None or bookie.is_away:
             return True
-        until = self._suspect_until.get(bookie_id)
-        if until is None:
-            return False
-        if self._runtime.clock.monotonic() < until:
-            return True
-        del self._suspect_until[bookie_id]
-        return False
+        failures = self._failures.get(bookie_id)
+        return failures is not None and self._runtime.clock.monotonic() < failures.until
 
     def attainable(self, config: LedgerConfig) -> LedgerConfig:
         """The config with as many copies as there are bookies.
 
         Raises ``StorageError`` if they are fewer than an ack quorum.
         """
-        count = len(self._bookies)
+        count = len(self._writable())
         if count < config.ack_quorum:
             raise StorageError(f"{config.ack_quorum} bookies are needed and {count} are there")
         size = min(config.ensemble_size, count)
         return replace(config, ensemble_size=size, write_quorum=min(config.write_quorum, size))
 
     def choose(self, count: int) -> list[Bookie]:
-        """Bookies for a new ensemble, in random order; suspects only where others lack."""
-        names = self._runtime.rng.sample(sorted(self._bookies), len(self._bookies))
-        names.sort(key=self.is_suspect)
-        return [self._bookies[name] for name in names[:count]]
+        """Bookies for a new ensemble, by chance and by rack; suspects only where others lack."""
+        names = self._writable()
+        names = self._runtime.rng.sample(names, len(names))
+        chosen = spread(names, count, self._places.rack, self.is_suspect)
+        return [self._bookies[name] for name in chosen]
 
     async def wait_for(self, count: int, ensemble: Sequence[Bookie]) -> None:
         """Wait until enough bookies accept appends; ``StorageError`` if that takes long."""
@@ -112,5 +111,12 @@ class LedgerBookies:
 
     def spare(self, taken: Collection[str]) -> Bookie | None:
         """A bookie that is not among ``taken`` and not suspect."""
-        names = [n for n in sorted(self._bookies) if n not in taken and not self.is_suspect(n)]
-        return self._bookies[self._runtime.rng.choice(names)] if names else None
+        names = [n for n in self._writable() if n not in taken and not self.is_suspect(n)]
+        if not names:
+            return None
+        beside = [n for n in taken if not self.is_suspect(n)]
+        names = self._runtime.rng.sample(names, len(names))
+        return self._bookies[spread(names, 1, self._places.rack, self.is_suspect, beside)[0]]
+
+    def _writable(self) -> list[str]:
+        return [name for name in sorted(self._bookies) if self._places.is_writable(name)]

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
     from pulsark.storage.bookie.journal_excerpt import JournalExcerpt
+    from pulsark.storage.ledger.placement import Places
 
 __all__ = [
     "LedgerConfig",
@@ -59,7 +60,8 @@ _CACHED_LEDGERS: Final = 4096
 class LedgerManager:
     """Creates, reads, recovers and deletes ledgers over a metadata store and bookies.
 
-    ``store``: where the metadata of ledgers are, if not in the metadata store.
+    ``store``: where the metadata of ledgers are, if not in the metadata store. ``places``: which
+    of the bookies can be written, and their racks, if that makes a difference.
     """
 
     def __init__(
@@ -70,12 +72,13 @@ class LedgerManager:
         sealed: SealedEntries | None = None,
         *,
         store: LedgerStore | None = None,
+        places: Places | None = None,
     ) -> None:
         self._sealed = sealed
         self._in_table = None if sealed is None else SealedThrough(sealed)
         self._metadata = metadata
         self._store: LedgerStore = MetadataLedgerStore(metadata) if store is None else store
-        self._bookies = LedgerBookies(bookies, runtime)
+        self._bookies = LedgerBookies(bookies, runtime, places)
         self._clock = runtime.clock
         # The owner of a writer holds it; one that was dropped needs no care here.
         self._writers: WeakValueDictionary[int, LedgerWriter] = WeakValueDictionary()

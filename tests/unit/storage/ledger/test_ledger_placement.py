@@ -1,0 +1,106 @@
+"""Which bookies get the copies of a ledger."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsark.errors import StorageError
+from pulsark.storage.ledger.bookies import LedgerBookies
+from pulsark.storage.ledger.metadata import LedgerConfig
+from pulsark.storage.ledger.placement import (
+    QUARANTINE_SECONDS_MAX,
+    SUSPECT_SECONDS,
+    Failures,
+    first_failure,
+    spread,
+)
+from tests.sim.simulation import Simulation
+from tests.support.ledgers import Cluster, simulate
+
+
+@dataclass
+class Racks:
+    """Places that a test knows."""
+
+    racks: dict[str, str] = field(default_factory=dict)
+    read_only: set[str] = field(default_factory=set)
+
+    def is_writable(self, bookie_id: str) -> bool:
+        return bookie_id not in self.read_only
+
+    def rack(self, bookie_id: str) -> str:
+        return self.racks.get(bookie_id, "")
+
+
+racks = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.sampled_from("xyz"))
+
+
+@given(racks, st.sets(st.sampled_from("abcdef")), st.integers(1, 6))
+def test_copies_are_spread_over_racks_and_suspects_come_last(
+    places: dict[str, str], suspects: set[str], count: int
+) -> None:
+    chosen = spread(list(places), count, places.__getitem__, suspects.__contains__)
+    assert len(chosen) == len(set(chosen)) == min(count, len(places))
+    good = [name for name in places if name not in suspects]
+    if len(chosen) <= len(good):
+        assert not suspects & set(chosen)
+        used = Counter(places[name] for name in chosen)
+        room = Counter(places[name] for name in good)
+        for rack, uses in used.items():
+            assert all(used[o] >= uses - 1 or used[o] == room[o] for o in room), rack
+    else:
+        assert set(good) <= set(chosen)
+
+
+def test_neighbours_are_in_different_racks() -> None:
+    places = {"a": "x", "b": "x", "c": "x", "d": "y", "e": "y"}
+    chosen = spread(list(places), 4, places.__getitem__, lambda _: False)
+    assert [places[name] for name in chosen] == ["x", "y", "x", "y"]
+
+
+def test_a_spare_is_in_a_rack_that_has_none_of_the_others() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 6)
+        names = list(cluster.bookies)
+        places = Racks(dict(zip(names, "xxyyzz", strict=True)))
+        bookies = LedgerBookies(cluster.bookies, cluster.runtime, places)
+        for _ in range(20):
+            assert len({places.rack(b.bookie_id) for b in bookies.choose(3)}) == 3
+        bookies.failed("b1")
+        for _ in range(20):
+            spare = bookies.spare(["b1", "b3", "b5"])
+            assert spare is not None
+            assert spare.bookie_id == "b2"
+
+    simulate(main)
+
+
+def test_what_cannot_be_written_is_not_chosen() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, places = Cluster(sim, 4), Racks()
+        bookies = LedgerBookies(cluster.bookies, cluster.runtime, places)
+        places.read_only = {"b1", "b2"}
+        assert bookies.attainable(LedgerConfig(3, 3, 2)) == LedgerConfig(2, 2, 2)
+        assert {b.bookie_id for b in bookies.choose(3)} == {"b3", "b4"}
+        assert bookies.spare(["b3", "b4"]) is None
+        places.read_only.add("b3")
+        with pytest.raises(StorageError, match="2 bookies are needed and 1 are there"):
+            bookies.attainable(LedgerConfig(3, 3, 2))
+
+    simulate(main)
+
+
+def test_who_fails_again_is_left_alone_for_longer() -> None:
+    failures = first_failure(100)
+    assert failures.until == 100 + SUSPECT_SECONDS
+    assert failures.and_one_at(110) == Failures(110 + SUSPECT_SECONDS, SUSPECT_SECONDS)
+    for n in range(1, 12):
+        failures = failures.and_one_at(failures.until + 1)
+        assert failures.seconds == min(SUSPECT_SECONDS * 2**n, QUARANTINE_SECONDS_MAX)
+    later = failures.until + QUARANTINE_SECONDS_MAX + 1
+    assert failures.and_one_at(later) == first_failure(later)
