@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 DEFAULT_BUNDLES = 4
+READ_MAX = 1000
+"""Namespaces that are kept as they were read last: each lookup of a topic asks for one."""
 _HASH_SPACE = 1 << 32
 
 
@@ -34,7 +36,8 @@ class Namespace:
     """A namespace ``tenant/local``.
 
     ``bundle_boundaries`` are hexadecimal texts from 0x00000000 to 0xffffffff; a bundle is
-    ``[lower, upper)``. ``policies`` has the policies that were set, in the admin API's JSON.
+    ``[lower, upper)``. ``policies`` has the policies that were set, in the admin API's JSON; nobody
+    changes what is in them.
     """
 
     name: str
@@ -76,6 +79,8 @@ class Namespaces:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._creating = asyncio.Lock()
+        self._read: dict[str, tuple[bytes, Namespace | None]] = {}
+        """What the documents were that were read last, and what they say."""
 
     async def list(self, tenant: str) -> list[str]:
         """Full names of a tenant's namespaces, sorted."""
@@ -94,8 +99,20 @@ class Namespaces:
 
     async def get(self, name: str) -> Namespace | None:
         """A namespace, unless it is absent or being deleted."""
-        record = await records.read(self._store, policies_path(name))
-        return None if record is None or record.get("deleted") else _namespace(name, record)
+        path = policies_path(name)
+        found = await self._store.get(path)
+        if found is None:
+            self._read.pop(path, None)
+            return None
+        known = self._read.get(path)
+        if known is not None and known[0] == found.value:
+            return known[1]
+        record = records.decode(found)
+        namespace = None if record.get("deleted") else _namespace(name, record)
+        if len(self._read) >= READ_MAX:
+            self._read.clear()
+        self._read[path] = found.value, namespace
+        return namespace
 
     async def create(
         self,

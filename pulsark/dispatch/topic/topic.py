@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.model.interfaces import CompactionStats, check_open
 from pulsark.dispatch.model.subscription_stats import Level
-from pulsark.dispatch.policies.policies import NO_DISPATCH_RATE, TopicPolicies, effective
+from pulsark.dispatch.policies.policies import NO_DISPATCH_RATE, TopicPolicies
 from pulsark.dispatch.producer.deduplication import CURSOR_NAME, Deduplication
 from pulsark.dispatch.producer.deduplication_switch import DeduplicationSwitch
 from pulsark.dispatch.producer.topic_producers import TopicProducers
@@ -31,7 +31,7 @@ from pulsark.metadata.resources import SYSTEM_NAMESPACE
 from pulsark.wire.position import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence, Set
+    from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.loop.run_queue import RunQueue
@@ -75,6 +75,7 @@ class Topic:
         cursors: TopicCursors,
         buckets: DelayedBuckets,
         delayed: Iterable[StoredBucket],
+        policies: TopicPolicies,
     ) -> None:
         """All that has to be waited for is done; from now on the ledger tells this topic."""
         settings, clock = context.settings, context.runtime.clock
@@ -84,7 +85,7 @@ class Topic:
         self.run_queue = context.run_queue
         self.broker_unacked = context.broker_unacked
         self.settings = settings
-        self.policies = effective(settings, {}, {})
+        self.policies = policies
         self.clock = clock
         self.sure_clock = context.runtime.sure_clock
         self._over_quota = context.over_quota
@@ -133,10 +134,17 @@ class Topic:
         ledger: ManagedLedger,
         cursors: CursorLog,
         buckets: DelayedBuckets,
+        policies: Callable[[], Awaitable[TopicPolicies]],
     ) -> Topic:
-        """A topic on a ledger that was opened for it, and that has had no append yet."""
+        """A topic on a ledger that was opened for it, and that has had no append yet.
+
+        ``policies`` are asked for last: a caller that does not await first misses no change.
+        """
         delayed = await load_buckets(str(name), buckets)
-        return cls(name, context, ledger, TopicCursors(cursors, ledger), buckets, delayed)
+        found = await policies()
+        topic = cls(name, context, ledger, TopicCursors(cursors, ledger), buckets, delayed, found)
+        topic.set_policies(topic.policies)
+        return topic
 
     def set_policies(self, policies: TopicPolicies) -> None:
         """The rules changed; what depends on them follows at once."""

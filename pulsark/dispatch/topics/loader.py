@@ -102,12 +102,12 @@ class TopicLoader:
             ledger.ledger_config,
         )
         try:
-            topic = await Topic.open(name, self._context, ledger, cursors, delayed)
+            policies = partial(self._policy_source.current, name)
+            topic = await Topic.open(name, self._context, ledger, cursors, delayed, policies)
         except BaseException:
             await ledger.close()
             raise
         try:
-            topic.set_policies(await self._policy_source.current(name))
             while not topic.deduplication_switch.follows:
                 await topic.deduplication_switch.follow()
                 topic.set_policies(await self._policy_source.current(name))
