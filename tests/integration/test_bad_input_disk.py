@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pulsark.wire import pulsar_pb2 as pb
+from tests.support.several_brokers import owners
 from tests.support.standalone import Standalone
 from tests.support.wire_client import Closed, Refused, WireClient
 from tests.support.wire_frames import publish
@@ -68,32 +69,39 @@ def numbers(client: WireClient, expected: int, timeout: float = 60.0) -> list[in
     return found
 
 
-def test_full_disk(small_disk: Path) -> None:
+def at_owner(standalone: Standalone, timeout: float = 60.0) -> WireClient:
+    """A client of the broker that has the topic."""
+    (url,) = owners(standalone, [TOPIC.rpartition("/")[2]]).values()
+    return WireClient(int(url.rpartition(":")[2]), timeout=timeout)
+
+
+@pytest.mark.parametrize("brokers", [1, 2])
+def test_full_disk(small_disk: Path, brokers: int) -> None:
     """Publishes fail clearly, reads and acks go on, a restart works, and room heals it."""
-    standalone = Standalone(small_disk / "data")
+    standalone = Standalone(small_disk / "data", "--brokers", f"{brokers}")
     filler = small_disk / "filler"
     filler.write_bytes(bytes(TMPFS_BYTES // 2))
     with standalone:
-        with WireClient(standalone.broker_port) as client:
+        with at_owner(standalone) as client:
             client.producer(TOPIC)
             confirmed, refused = publish_until_refused(client, 0)
             assert confirmed > 10
             assert refused.code in (pb.PersistenceError, pb.ServiceNotReady)
             assert "space" in str(refused) or "full" in str(refused)
-        with WireClient(standalone.broker_port) as reader:
+        with at_owner(standalone) as reader:
             reader.subscribe(TOPIC, "s", permits=10)
             assert numbers(reader, confirmed) == list(range(confirmed))
-        with WireClient(standalone.broker_port) as acker:
+        with at_owner(standalone) as acker:
             acker.subscribe(TOPIC, "s")
             message_id = acker.message().message.message_id
             acker.ack((message_id.ledgerId, message_id.entryId))
         standalone.kill()
         standalone.start()
-        with WireClient(standalone.broker_port) as reader:
+        with at_owner(standalone) as reader:
             reader.subscribe(TOPIC, "s", permits=10)
             assert numbers(reader, confirmed - 1) == list(range(1, confirmed))
         filler.unlink()
-        with WireClient(standalone.broker_port, timeout=10) as client:
+        with at_owner(standalone, timeout=10) as client:
             wait_until_published(client, confirmed, 60.0)
             client.subscribe(TOPIC, "s", permits=10)
             assert numbers(client, confirmed) == list(range(1, confirmed + 1))

@@ -41,6 +41,8 @@ class Channel(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.greeted: asyncio.Future[Hello] = self._loop.create_future()
         """The bookie's hello, or the error instead."""
+        self.lost = asyncio.Event()
+        """Set once all that was sent is answered, if only with why the connection ended."""
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(BOOKIE_HELLO_BYTES_MAX)
         self._out: list[bytes] = []
@@ -129,7 +131,8 @@ class Channel(asyncio.Protocol):
             for frame in self._reader.feed(data):
                 self._take(frame.kind, frame.number, frame.body)
         except ProtocolError as e:
-            self.fail(StorageError(f"bookie {self._expected.bookieId}: {e}"))
+            # What it had read before may be stored: the same as when the connection ends by itself.
+            self.fail(BookieAwayError(f"bookie {self._expected.bookieId}: {e}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         error = self.error
@@ -152,6 +155,7 @@ class Channel(asyncio.Protocol):
         self._ended(self, error)
         while self._adds:
             self._answer(self._adds.popleft(), error)
+        self.lost.set()
 
     def _take(self, kind: int, number: int, body: bytes) -> None:
         if not self.greeted.done():

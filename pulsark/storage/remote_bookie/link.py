@@ -63,10 +63,10 @@ class Link:
         """Wait for a channel; ``StorageError`` if that takes too long."""
         try:
             async with asyncio.timeout(self._seconds):
-                while self.channel is None:
+                while self.channel is None or self.channel.error is not None:
                     if self._closed:
                         raise StorageError(f"bookie {self._expected.bookieId} is closed")
-                    await self._ready.wait()
+                    await (self._ready if self.channel is None else self.channel.lost).wait()
         except TimeoutError:
             raise StorageError(
                 f"bookie {self._expected.bookieId} has been away for {self._seconds:g} s"

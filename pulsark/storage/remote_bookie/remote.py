@@ -219,8 +219,8 @@ class RemoteBookie:
                         channel.fail(StorageError(f"bookie {self.bookie_id}: {e}"))
                         raise StorageError(f"bookie {self.bookie_id}: {e}") from e
                     except StorageError:
-                        if link.channel is channel or link.is_closed:
-                            raise
+                        if channel.error is None or link.is_closed:
+                            raise  # it is the answer
         except TimeoutError:
             raise StorageError(
                 f"bookie {self.bookie_id} did not answer for {self._seconds:g} s"

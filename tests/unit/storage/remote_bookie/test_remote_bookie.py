@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,7 +23,7 @@ from pulsark.storage.remote_bookie.protocol import FrameType
 from pulsark.storage.remote_bookie.remote import RemoteBookie
 from pulsark.storage.remote_bookie.server import BookieServer
 from tests.sim.disk import SimDisk
-from tests.sim.pipe import Pipes
+from tests.sim.pipe import PipeEnd, Pipes
 from tests.sim.simulation import Simulation
 
 STORE = "store-1"
@@ -180,6 +181,54 @@ async def appended(remote: RemoteBookie, entries: EntryRun, *, reserve: bool = F
     error = answers.got[0][1]
     if error is not None:
         raise error
+
+
+@pytest.mark.parametrize("then", [b"", random.Random(1).randbytes(200)], ids=["cut", "garbage"])
+@pytest.mark.parametrize("to", ["bookie", "broker"])
+def test_a_frame_that_breaks_off_anywhere_confirms_nothing_that_is_not_stored(
+    to: str, then: bytes
+) -> None:
+    """After each number of bytes the connection ends, or others come than those of the frame."""
+    outcomes = set()
+
+    async def main(after: int) -> bool:
+        async with wired(sim) as (wire, remote):
+            await appended(remote, run(0))
+            left, answers = after, Answers()
+
+            def break_off(end: PipeEnd) -> None:
+                arrives = end.arrives
+
+                def some_of(piece: bytes) -> None:
+                    nonlocal left
+                    arrives(piece[:left])
+                    if len(piece) > left:
+                        arrives(then)
+                        end.arrives = lambda piece: None  # type: ignore[method-assign, assignment]
+                        if not then:
+                            sim.loop.call_later(1, wire.pipes.cut)
+                    left = max(left - len(piece), 0)
+
+                end.arrives = some_of  # type: ignore[method-assign]
+
+            for end in wire.pipes.ends:
+                break_off(end if to == "bookie" else end.other)
+            remote.append(run(1), answers.of(1))
+            await answers.count(1)
+            outcomes.add(answers.kinds[0][1])
+            wire.pipes.cut()
+            last = (await remote.tail(7, fence=True)).last_entry_id
+            assert last in ((1,) if answers.kinds[0][1] is None else (0, 1))
+            await appended(remote, run(0, ledger_id=8))
+            return left > 0
+
+    for after in range(200):
+        with Simulation(after) as sim:
+            if sim.run(main(after)):
+                break
+    else:
+        pytest.fail("the frame has no end")
+    assert outcomes == {None, BookieAwayError}
 
 
 def test_a_bookie_that_was_restarted_has_what_it_confirmed() -> None:
