@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pulsark.datasource.options.errors import DataSourceError
 from pulsark.errors import PulsarkError
 from pulsark.jobs.job import Context, Help, Job, JobError, Repeated
-from pulsark.runtime import OsDisk
+from pulsark.storage.roots.task_files import task_files
 from pulsark.storage.table.files.record import DataFile
 from pulsark.storage.table.files.root_files import copy_file
 from pulsark.storage.table.repair import copy_state
@@ -156,7 +156,7 @@ def repair_all(copies: Sequence[Copy]) -> list[Result]:
 
 
 def _repaired(copy: Copy) -> Result:
-    disk, errors = OsDisk(), []
+    disk, errors = task_files(), []
     try:
         if copy_state(disk, copy.directory, copy.file, verify=True) == "ok":
             return Result(copy)

@@ -15,8 +15,9 @@ from pulsark.admin_client.credentials import Credentials
 from pulsark.datasource.plan.plan import Span, Split
 from pulsark.datasource.read.entry_stream import read_entries
 from pulsark.errors import PulsarkError
-from pulsark.runtime import Disk, OsDisk
 from pulsark.schemas.value_schemas import ValueSchemas
+from pulsark.storage.roots.root_files import RootFiles
+from pulsark.storage.roots.task_files import task_files
 from pulsark.storage.table.files import orphans
 from pulsark.storage.table.files.disk_reserve import check_room
 from pulsark.storage.table.files.record import DataFile
@@ -107,9 +108,9 @@ def packed(tasks: Iterable[Task], size: int) -> list[list[Task]]:
     return bins
 
 
-def write(task: Task, disk: Disk | None = None) -> Written:
+def write(task: Task, disk: RootFiles | None = None) -> Written:
     """Read the entries from the broker and write them to the root. Done again, it begins anew."""
-    disk = disk or OsDisk()
+    disk = disk or task_files()
     try:
         orphans.remove_attempt(disk, task.root, task.partition, task.ledger_id, task.attempt)
         check_room(disk, task.root, task.size)

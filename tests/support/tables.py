@@ -11,9 +11,10 @@ import google_crc32c
 
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.paths import table_path
-from pulsark.runtime import Disk, OsDisk, Runtime
+from pulsark.runtime import OsDisk, Runtime
 from pulsark.schemas.definition import SchemaData
 from pulsark.schemas.value_schemas import ValueSchemas
+from pulsark.storage.roots.root_files import RootFiles
 from pulsark.storage.table.attach import TableOwner
 from pulsark.storage.table.files.record import DataFile, SealedLedger, table_directory
 from pulsark.storage.table.files.seal import read_whole, seal
@@ -58,7 +59,7 @@ def entries(count: int, seed: int = 0) -> list[bytes]:
     return [entry(i, rng.choice([0, 0, 1, 3])) for i in range(count)]
 
 
-def attached_files(disk: Disk, directory: str) -> tuple[int, list[DataFile]]:
+def attached_files(disk: RootFiles, directory: str) -> tuple[int, list[DataFile]]:
     """What a root's log says: its last attach and its files. Asserts that the log is sound."""
     log = DeltaLog(disk, directory)
     first = log.first()
@@ -85,7 +86,7 @@ def attached_files(disk: Disk, directory: str) -> tuple[int, list[DataFile]]:
     return last, sorted(files.values(), key=lambda f: (f.ledger_id, f.first_entry_id))
 
 
-def check_files(disk: Disk, directory: str, files: Sequence[DataFile]) -> None:
+def check_files(disk: RootFiles, directory: str, files: Sequence[DataFile]) -> None:
     """Assert that files are there with their bytes."""
     for file in files:
         data = read_whole(disk, f"{directory}/{file.path}")
@@ -94,7 +95,7 @@ def check_files(disk: Disk, directory: str, files: Sequence[DataFile]) -> None:
 
 
 def check_entries(
-    disk: Disk, directory: str, ledgers: Mapping[int, SealedLedger], originals: Ledgers
+    disk: RootFiles, directory: str, ledgers: Mapping[int, SealedLedger], originals: Ledgers
 ) -> None:
     """Assert that what is sealed is what was written, to a client's eye."""
     reader = TableReader([directory], disk)

@@ -7,7 +7,6 @@ missing. Otherwise it reads from the broker, which has other copies.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from pulsark.rows import ROW_SCHEMA, RowBuilder, entries_of
 from pulsark.rows.entries import COLUMNS as ENTRY_COLUMNS
 from pulsark.rows.entries import SCHEMA_VERSION
 from pulsark.rows.values import ValueColumn
+from pulsark.storage.roots.task_files import for_pyarrow, task_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -76,14 +76,14 @@ def file_rows(
     for directory in directories:
         path = f"{directory}/{file.path}"
         try:
-            if os.stat(path).st_size == file.size:
+            if task_files().size(path) == file.size:
                 break
         except OSError:
             continue
     else:
         raise UnreadableError(first, f"{file.path} is in none of {', '.join(directories)}")
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
+        with pq.ParquetFile(for_pyarrow(path), page_checksum_verification=True) as parquet:
             _check(parquet, file)
             values = _values(parquet)
             stored = _stored_columns(columns, values)

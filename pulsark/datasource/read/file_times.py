@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pulsark.datasource.options.errors import DataLossError
+from pulsark.storage.roots.task_files import for_pyarrow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,8 @@ def first_published_since(
     problem: Exception | None = None
     for directory in directories:
         try:
-            rows = pq.ParquetFile(f"{directory}/{file.path}").read(["entry_id", "publish_time"])
+            source = for_pyarrow(f"{directory}/{file.path}")
+            rows = pq.ParquetFile(source).read(["entry_id", "publish_time"])
         except (OSError, pa.ArrowException) as error:
             problem = error
             continue

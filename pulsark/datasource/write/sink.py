@@ -32,9 +32,10 @@ from pulsark.datasource.write.sending import RowSender
 from pulsark.datasource.write.topic_writers import Batch, StagedTopic, TopicWriters
 from pulsark.datasource.write.typed_values import TopicSchema, TypedValues, ValueForm, register
 from pulsark.datasource.write.write_options import RAW, WriteOptions
-from pulsark.runtime import OsDisk
 from pulsark.schemas.column_types import fields_of
 from pulsark.schemas.definition import SchemaType
+from pulsark.storage.roots.root_files import in_object_store
+from pulsark.storage.roots.task_files import task_files
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
@@ -143,14 +144,14 @@ class Sink:
 
     def abort(self, messages: list[Any]) -> None:
         """On the driver: delete the tasks' files that it can reach."""
-        disk = OsDisk()
+        files = task_files()
         for result in _results(messages):
             for staged in result.staged:
                 for directory in staged.directories:
                     for ledger in staged.ledgers:
                         for file in ledger["files"]:
-                            if os.path.isdir(directory):
-                                disk.remove(f"{directory}/{file['path']}")
+                            if in_object_store(directory) or os.path.isdir(directory):
+                                files.remove(f"{directory}/{file['path']}")
 
 
 def _partly(error: DataSourceError, topics: list[str], place: int) -> DataSourceError:

@@ -16,7 +16,9 @@ from pulsark.datasource.plan.topics import topic_names
 from pulsark.datasource.write.outgoing import by_topic, messages_of, partitions_of
 from pulsark.datasource.write.routing import Router, named_places
 from pulsark.rows.outgoing import Batching, message_sizes
-from pulsark.runtime import OsDisk, SystemClock
+from pulsark.runtime import SystemClock
+from pulsark.storage.roots.root_files import in_object_store
+from pulsark.storage.roots.task_files import HOW_TO_REACH, task_files
 from pulsark.storage.table.staging.bulk_writer import BulkWriter, StagingArea, values_said
 
 if TYPE_CHECKING:
@@ -180,7 +182,7 @@ class _TopicWriter:
                 place,
                 partition,
                 self._batching,
-                OsDisk(),
+                task_files(),
                 SystemClock().now_ms,
                 values=self._column,
             )
@@ -209,7 +211,14 @@ class _TopicWriter:
 
 
 def _check_reachable(topic: str, directories: tuple[str, ...], needed: int) -> None:
-    there = [directory for directory in directories if os.path.isdir(directory)]
+    problems: list[str] = []
+    there = [directory for directory in directories if _is_reachable(directory, problems)]
+    if problems and len(there) < needed:
+        raise DataSourceError(
+            f"the storage root of {topic} cannot be reached from this executor: {problems[0]}; "
+            f"{HOW_TO_REACH}. Or set option delivery to at-least-once, which goes through the "
+            "broker"
+        )
     if len(there) < needed:
         missing = sorted(set(directories) - set(there))
         raise DataSourceError(
@@ -217,3 +226,14 @@ def _check_reachable(topic: str, directories: tuple[str, ...], needed: int) -> N
             f"directory {missing[0]}. Mount the broker's storage roots here under the same path, "
             "or set option delivery to at-least-once, which goes through the broker"
         )
+
+
+def _is_reachable(directory: str, problems: list[str]) -> bool:
+    if not in_object_store(directory):
+        return os.path.isdir(directory)
+    try:
+        task_files().list(directory)
+    except OSError as error:
+        problems.append(str(error))
+        return False
+    return True
