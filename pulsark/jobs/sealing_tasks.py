@@ -78,7 +78,7 @@ def tasks_of(plan: Mapping[str, Any]) -> list[Task]:
             root,
             planned["name"],
             planned["topicId"],
-            plan["flightUrl"],
+            planned.get("flightUrl", plan["flightUrl"]),
             planned["partition"],
             planned["ledgerId"],
             planned["first"],

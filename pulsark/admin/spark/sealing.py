@@ -4,7 +4,8 @@
 "rangeBytes": 67108864, "runner": "nightly"}`` answers ``{"flightUrl", "tables": [{"topic",
 "tableId", "roots", "rootsNeeded", "targetFileBytes", "values", "ranges": [{"name", "topicId",
 "partition", "ledgerId", "first", "last", "size", "attempt"}]}], "more"}``; without topics it is
-about all that are loaded. With ``more`` there may be another plan after this one. ``POST
+about all that are loaded. With ``more`` there may be another plan after this one. With several
+brokers each range has the ``flightUrl`` of the broker that serves it. ``POST
 .../{topic}/attach`` with ``{"tableId", "files", "value"}`` makes files part of a topic, as
 ``docs/formats/table.md`` has them in an intent; ``value`` is the ``type`` in the plan's ``values``.
 
@@ -26,12 +27,12 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
-from pulsark.admin.http.broker_calls import check_is_broker
+from pulsark.admin.http.broker_calls import call_of, check_is_broker
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, superuser, topic
 from pulsark.admin.http.merging import all_done
 from pulsark.admin.http.paths import TOPICS
-from pulsark.admin.http.places import HERE, OWNER_OF_BASE, EachPartition
+from pulsark.admin.http.places import HERE, OWNER_OF_BASE, EachBroker, EachPartition
 from pulsark.admin.http.requests import (
     BrokerOf,
     TopicOf,
@@ -43,7 +44,6 @@ from pulsark.admin.http.requests import (
 )
 from pulsark.admin.http.spreading import Part, failure
 from pulsark.admin.pulsar.partitioned import leaves
-from pulsark.admin.spark.one_owner import check_here
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.tables.far_tables import FarAttach
 from pulsark.dispatch.tables.sealed_copies import TableCopies
@@ -62,7 +62,29 @@ RANGE_BYTES = 64 << 20
 RUNNER_CHARS_MAX = 256
 
 
-@router.post("/admin/v2/sealing/plan", needs=superuser, at=HERE)
+def _one_plan(broker: Broker, request: Request, parts: Sequence[Part]) -> Response:
+    """Each broker plans for its partitions, and serves them over Flight."""
+    failed = failure(parts)
+    if failed is not None:
+        return failed
+    tables: dict[str, Any] = {}
+    for part in parts:
+        live = broker.registry.get(part.json["broker"])
+        url = (broker.urls if live is None else live.urls).flight_for(request.url.scheme)
+        for table in part.json["tables"]:
+            ranges = [{**each, "flightUrl": url} for each in table["ranges"]]
+            known = tables.setdefault(table["topic"], {**table, "ranges": []})
+            known["ranges"] += ranges
+    return value(
+        {
+            "flightUrl": broker.urls.flight_for(request.url.scheme),
+            "tables": list(tables.values()),
+            "more": any(part.json["more"] for part in parts),
+        }
+    )
+
+
+@router.post("/admin/v2/sealing/plan", needs=superuser, at=EachBroker(_one_plan))
 async def plan(request: Request, broker: BrokerOf) -> Response:
     """The ranges to seal and where they go; no other runner gets them while the lease lasts."""
     wanted = await json_object(request)
@@ -77,8 +99,6 @@ async def plan(request: Request, broker: BrokerOf) -> Response:
     size = integer(wanted.get("rangeBytes"), "rangeBytes", RANGE_BYTES)
     if size < 1 << 20:
         raise fail(412, "rangeBytes is at least 1048576, a row group")
-    if broker.other_brokers() is not None:
-        raise fail(405, "Several brokers seal by themselves; jobs seal where there is one broker")
     found = await broker.sealing.jobs.plan(
         names, runner, everything=everything, lease_seconds=lease, range_bytes=size
     )
@@ -87,6 +107,7 @@ async def plan(request: Request, broker: BrokerOf) -> Response:
             "flightUrl": broker.urls.flight_for(request.url.scheme),
             "tables": [_shown(table) for table in found],
             "more": len(found) == TABLES_A_PLAN_MAX,
+            **({} if call_of(request) is None else {"broker": broker.registry.own_id}),
         }
     )
 
@@ -189,8 +210,12 @@ async def attach(topic: TopicOf, request: Request, broker: BrokerOf) -> Response
         except CrowdedTableError as error:
             raise fail(CROWDED, str(error)) from None
         return done()
-    await check_here(broker, topic, "Files of a job")
-    number = await broker.sealing.jobs.attach(topic.base, str(given.get("tableId")), parsed, kind)
+    try:
+        number = await broker.sealing.jobs.attach(
+            topic.base, str(given.get("tableId")), parsed, kind
+        )
+    except NotAttachedError as error:
+        raise fail(409, f"{error}; plan anew") from None
     return value({"attach": number})
 
 

@@ -16,7 +16,7 @@ from pulsark.dispatch.tables.erasing_here import (
     prepared_to_json,
 )
 from pulsark.dispatch.tables.rejoining import TableLedger
-from pulsark.errors import StorageError
+from pulsark.errors import NotAttachedError, StorageError
 from pulsark.limits import READS_PER_TURN_MAX
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from pulsark.dispatch.tables.progress import SealingProgress
     from pulsark.dispatch.tables.rejoining import Rejoining
+    from pulsark.dispatch.tables.table_waits import Leases, TidyQueue
+    from pulsark.dispatch.topics.ownership import Ownership
     from pulsark.dispatch.topics.registry import Topics
     from pulsark.wire.topic_name import TopicName
 
@@ -36,11 +38,17 @@ class PartWorks:
 
     def __init__(
         self,
+        ownership: Ownership,
         topics: Topics,
         rejoining: Rejoining,
         progress: SealingProgress,
+        leases: Leases,
+        tidy_queue: TidyQueue,
         erasing: ErasingHere,
     ) -> None:
+        self._ownership = ownership
+        self._leases = leases
+        self._tidy_queue = tidy_queue
         self._topics = topics
         self._rejoining = rejoining
         self._progress = progress
@@ -70,6 +78,11 @@ class PartWorks:
                 (name,) = names
                 ledgers = [TableLedger(*ledger) for ledger in asked["ledgers"]]
                 return {"listed": sorted(await self._rejoining.rejoin(name, ledgers))}
+            case "ends":
+                return await self._ends(names, asked["ledgers"])
+            case "attached":
+                await self._attached(base, names, asked["ledgers"])
+                return {}
             case "repaired":
                 await self._repaired(names)
                 return {}
@@ -86,6 +99,30 @@ class PartWorks:
             if len(found) == LEDGERS_A_PAGE:
                 break
         return found
+
+    async def _ends(self, names: Sequence[TopicName], ledgers: Sequence[int]) -> dict[str, Any]:
+        """How long ledgers are, and under which claims of bundles that is so."""
+        ends, claims = [], {}
+        for name in names:
+            topic = await self._topics.load(name)
+            claim = self._ownership.guard_of(await self._ownership.bundle_named(name))
+            if claim is None:
+                raise NotAttachedError(f"another broker serves {name} now")
+            claims[claim.path] = claim.expected_version
+            infos = map(topic.ledger.ledger, ledgers)
+            ends += [[info.ledger_id, info.entries] for info in infos if info is not None]
+        return {"ends": ends, "claims": list(map(list, claims.items()))}
+
+    async def _attached(
+        self, base: TopicName, names: Sequence[TopicName], ledgers: Sequence[int]
+    ) -> None:
+        """A job's files are in the table, and the lease is over."""
+        self._leases.lend(base, "", 0)
+        for name in names:
+            topic = self._topics.get_loaded(name)
+            if topic is not None and not topic.closed:
+                await self._progress.attached(topic, ledgers, since=None)
+        self._tidy_queue.later(base)
 
     async def _repaired(self, names: Sequence[TopicName]) -> None:
         """The table may have more of these partitions than was known."""

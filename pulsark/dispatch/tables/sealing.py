@@ -27,7 +27,7 @@ from pulsark.errors import CrowdedTableError, OlderMetadataError, PulsarkError, 
 from pulsark.storage.table.range_reader import RangeReader
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.policies.policies import TopicPolicies
@@ -117,7 +117,7 @@ class Sealing:
         self._progress = SealingProgress(tables, self._release, self.reads, self._tidy_queue)
         self.rounds = SealingRounds(
             settings, clock, topics, self._progress, self.leases, self._crowded,
-            self._tidy_queue, self._failures, lambda: settings.sealByJobs and far.is_alone,
+            self._tidy_queue, self._failures, lambda: settings.sealByJobs,
             self.seal, self.tidy,
         )  # fmt: skip
         self._rejoining = Rejoining(runtime, storage, topics)
@@ -163,7 +163,10 @@ class Sealing:
         erasing = ErasingHere(
             self._clock, self._metadata, self._ownership, self._topics, self, self.far.is_live
         )
-        return PartWorks(self._topics, self._rejoining, self._progress, erasing)
+        return PartWorks(
+            self._ownership, self._topics, self._rejoining, self._progress, self.leases,
+            self._tidy_queue, erasing,
+        )  # fmt: skip
 
     @cached_property
     def _tidying(self) -> Tidying:
@@ -194,8 +197,7 @@ class Sealing:
             self._adopting = asyncio.create_task(self._adopt_all())
 
     def chore(self) -> Chore:
-        """With ``sealByJobs`` this process tidies, and seals only unloaded topics; with other
-        brokers beside it, it seals by itself."""
+        """With ``sealByJobs`` this process tidies, and seals only unloaded topics."""
         return Chore("sealing", CHECK_SECONDS, self._round, first_seconds=0.0)
 
     async def close(self) -> None:
@@ -314,11 +316,6 @@ class Sealing:
                 if ranges:
                     tables.setdefault(table.base, {})[topic] = ranges
         return list(tables.items())
-
-    async def attached(self, topic: Topic, ledger_ids: Iterable[int]) -> None:
-        """A job's files of these ledgers are in the table: the journal releases their entries."""
-        await self._progress.attached(topic, ledger_ids, since=None)
-        self._tidy_queue.later(topic.name.base)
 
     # -- sealing ---
 

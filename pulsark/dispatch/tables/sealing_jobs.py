@@ -3,14 +3,23 @@
 The broker is the only committer. What it hands out in a plan it leaves alone until the lease is
 over, so that nothing is written twice; if it is all the same, the later attach is refused and its
 files are deleted in time.
+
+With several brokers each plans for partitions of its own, and one attaches the files of all: the
+table's broker. It asks the owners how long their ledgers are, and under which claims they are
+theirs; the intent is one commit with checks of these.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pulsark.dispatch.tables.everywhere import HERE
+from pulsark.dispatch.tables.far_tables import FILES_A_CALL
+from pulsark.errors import NotAttachedError, PulsarkError
+from pulsark.metadata.changes import Check
 from pulsark.metadata.records import InUseError, InvalidResourceError
 from pulsark.storage.table.files.table_limits import FILES_PER_ATTACH_MAX
 from pulsark.storage.table.root_identity import storage_root_of
@@ -27,8 +36,11 @@ if TYPE_CHECKING:
     from pulsark.schemas.value_schemas import ValueSchemas
     from pulsark.storage.table.files.record import DataFile
     from pulsark.storage.table.files.seal_range import SealRange
+    from pulsark.storage.table.table_writer import TableWriter
     from pulsark.storage.table.tables import Tables
     from pulsark.wire.topic_name import TopicName
+
+log = logging.getLogger(__name__)
 
 TABLES_A_PLAN_MAX: Final = 1000
 """Tables that one plan has at most; a job that is done asks for the next one."""
@@ -106,12 +118,13 @@ class SealingJobs:
         return found
 
     async def _load(self, name: TopicName) -> list[Topic]:
+        """The partitions of this broker."""
         partitions = await self._resources.partitioned_topics.get(name)
-        if partitions is None:
-            return [await self._topics.load(name)]
+        names = [name] if partitions is None else name.partitions(partitions.partitions)
         return [
-            await self._topics.load(name.with_partition(i), create=True)
-            for i in range(partitions.partitions)
+            await self._topics.load(each, create=each.partition >= 0)
+            for each in names
+            if await self._sealing.far.broker_of(each) is None
         ]
 
     async def _planned(
@@ -119,7 +132,13 @@ class SealingJobs:
     ) -> PlannedTable:
         some = next(iter(due))
         table_id = await self._topic_tables.id_for(some)
-        table = await self._tables.open(base, table_id)
+        table: TableWriter
+        if await self._sealing.far.broker_of(base) is None:
+            table = await self._tables.open(base, table_id)
+        else:
+            table = await self._tables.elsewhere.writer(
+                base, table_id, FILES_A_CALL, _attaches_none
+            )
         record, processes = table.record, self._tables.processes
         return PlannedTable(
             base,
@@ -152,23 +171,50 @@ class SealingJobs:
         Attaching the same files once more changes nothing. ``InvalidResourceError`` for files
         that cannot be right, ``InUseError`` if another change was faster. The lease is over.
         """
-        self._sealing.leases.lend(base, "", 0)
         if not files or len(files) > FILES_PER_ATTACH_MAX:
             raise InvalidResourceError(f"files: there are 1 to {FILES_PER_ATTACH_MAX} in an attach")
+        self._sealing.leases.lend(base, "", 0)
+        ledgers: dict[int, set[int]] = {}
+        for file in files:
+            check_path(file)
+            ledgers.setdefault(file.partition, set()).add(file.ledger_id)
+        everywhere = self._sealing.everywhere
+        known = set(await everywhere.partitions(base))
         async with self._topic_tables.exclusively(base):
-            topics = await self._load(base)
-            if table_id != await self._topic_tables.id_for(topics[0]):
+            if table_id != await self._topic_tables.id_of(base):
                 raise InUseError(f"{base} was deleted and created again; plan anew")
-            by_partition = {topic.name.partition: topic for topic in topics}
+            ends: dict[int, int] = {}
+            claims: dict[str, int] = {}
+            for partition in ledgers.keys() & known:
+                (broker_id,) = await everywhere.places(base, [partition])
+                what = {
+                    "do": "ends",
+                    "partitions": [partition],
+                    "ledgers": sorted(ledgers[partition]),
+                }
+                told = await everywhere.do(broker_id, base, what)
+                ends.update(told["ends"])
+                if broker_id != HERE:  # this broker's own claims are checked with the table's
+                    claims.update(told["claims"])
             for file in files:
-                _check(file, by_partition)
+                _check(file, ends.get(file.ledger_id, 0))
             table = await self._tables.open(base, table_id)
             if await are_new(self._tables, base, files):
-                await table.attach(files, value)
-            for topic in topics:
-                mine = {f.ledger_id for f in files if f.partition == topic.name.partition}
-                await self._sealing.attached(topic, mine)
-            return (await self._tables.open(base, table_id)).record.attached
+                await table.attach(files, value, [Check(*claim) for claim in claims.items()])
+        for partition in ledgers:
+            what = {"do": "attached", "ledgers": sorted(ledgers[partition])}
+            try:
+                await everywhere.all(base, [partition], what)
+            except PulsarkError as error:  # it finds out when it seals
+                log.info(
+                    "%s: the owner of partition %d does not answer: %s", base, partition, error
+                )
+        return (await self._tables.open(base, table_id)).record.attached
+
+
+async def _attaches_none(_files: Sequence[DataFile], _value: ColumnType | None) -> None:
+    """Who plans writes nothing."""
+    raise NotAttachedError("a plan attaches nothing")
 
 
 async def are_new(tables: Tables, base: TopicName, files: Sequence[DataFile]) -> bool:
@@ -204,12 +250,8 @@ def check_path(file: DataFile) -> None:
         raise InvalidResourceError(f"files: {file.path} has {file.size} bytes, {file.rows} rows")
 
 
-def _check(file: DataFile, topics: dict[int, Topic]) -> None:
-    """``InvalidResourceError`` unless a file can be one of these topics."""
-    check_path(file)
-    topic = topics.get(file.partition)
-    info = None if topic is None else topic.ledger.ledger(file.ledger_id)
-    entries = 0 if info is None else info.entries
+def _check(file: DataFile, entries: int) -> None:
+    """``InvalidResourceError`` unless a file can be of a ledger of that length."""
     if not 0 <= file.first_entry_id <= file.last_entry_id < entries:
         raise InvalidResourceError(
             f"files: entries {file.first_entry_id} to {file.last_entry_id} of ledger "

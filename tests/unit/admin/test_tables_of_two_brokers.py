@@ -10,6 +10,7 @@ import pytest
 
 from pulsark.dispatch.model.entry import stored_entry
 from pulsark.errors import StorageError
+from pulsark.jobs.sealing_tasks import tasks_of
 from pulsark.storage.table.staging.staged_ledger import STAGING
 from pulsark.wire.entry import parse_entry
 from pulsark.wire.position import EARLIEST
@@ -110,17 +111,6 @@ def test_what_brokers_ask_each_other_is_no_clients(
         assert (answer.status, "brokers of a cluster" in answer.reason) == (403, True)
 
 
-def test_a_job_of_partitions_of_both_is_refused_and_says_why(both: TwoBrokers) -> None:
-    published(both, both.partitioned(BASE, PARTITIONS))
-    assert both.call(both.a, "POST", f"{TOPIC}/seal").status == 204
-    before = both.call(both.a, "GET", f"{TOPIC}/table").json
-    for node in both.nodes:
-        answer = both.call(node, "POST", f"{TOPIC}/attach", {"tableId": "x", "files": []})
-        assert answer.status == 405
-        assert "needs all partitions" in answer.reason
-    assert both.call(both.b, "GET", f"{TOPIC}/table").json == before
-
-
 def test_a_bulk_publish_goes_through_any_broker_to_the_partitions_of_both(both: TwoBrokers) -> None:
     parts = both.partitioned(BASE, PARTITIONS)
     published(both, parts, 2)
@@ -208,9 +198,25 @@ def test_retention_is_applied_to_the_partitions_of_both(both: TwoBrokers) -> Non
     assert (again["ledgers"], again["rows"]) == (0, 0)
 
 
-def test_jobs_seal_nothing_beside_several_brokers(both: TwoBrokers) -> None:
-    answer = both.call(both.a, "POST", "/admin/v2/sealing/plan", {})
-    assert (answer.status, "by themselves" in answer.reason) == (405, True)
+def test_a_job_is_told_which_broker_serves_what_it_seals() -> None:
+    both = TwoBrokers(sealEnabled=True, sealByJobs=True)
+    parts = both.partitioned(BASE, PARTITIONS)
+    published(both, parts)
+    owners = {part: both.run(both.owner(part)) for part in parts}
+    for number, node in enumerate(both.nodes):
+        body = {"everything": True, "runner": "r"} | ({"topics": [BASE]} if number else {})
+        plan = both.call(node, "POST", "/admin/v2/sealing/plan", body).json
+        (table,) = plan["tables"]
+        assert (table["topic"], plan["more"]) == (BASE, False)
+        found = {each["name"]: each["flightUrl"] for each in table["ranges"]}
+        assert found == {
+            part: owner.broker.urls.flight for part, owner in owners.items() if owner is not None
+        }
+        assert len(set(found.values())) == 2
+        assert {task.flight_url for task in tasks_of(plan)} == set(found.values())
+    other = both.call(both.a, "POST", "/admin/v2/sealing/plan", {"everything": True, "runner": "s"})
+    assert other.json["tables"] == []
+    both.close()
 
 
 def test_an_older_version_of_a_table_is_the_same_at_each_broker(both: TwoBrokers) -> None:

@@ -15,6 +15,8 @@ from pulsark.dispatch.tables.sealing_due import CHECK_SECONDS, TIDY_SECONDS
 from pulsark.errors import OlderMetadataError, PulsarkError
 from pulsark.metadata.paths import bundle_owner_path
 from pulsark.storage.managed_ledger.reservation import NewLedger
+from pulsark.storage.table.files.record import DataFile
+from pulsark.storage.table.files.seal import seal
 from pulsark.storage.table.table_repair import Repair
 from pulsark.wire.topic_name import TopicName
 from tests.support.client_view import client_view
@@ -368,3 +370,68 @@ async def test_partitions_of_both_list_again_what_only_the_table_knows(
     assert (repair.taken_up, repair.lost, repair.lost_entries) == (PARTITIONS, [], [])
     await check_read(brokers)
     brokers.check_whole()
+
+
+async def staged_by_a_job(brokers: TableBrokers) -> tuple[str, list[DataFile]]:
+    """What a job would write for all partitions, as each broker plans it."""
+    files: list[DataFile] = []
+    for broker in (brokers.a, brokers.b):
+        (table,) = await broker.sealing.jobs.plan(
+            [BASE], "job", everything=True, lease_seconds=600, range_bytes=1 << 30
+        )
+        for planned in table.ranges:
+            wanted = planned.wanted
+            entries = await broker.ledgers.read(
+                wanted.ledger_id, wanted.first, wanted.last, 1 << 30, confirmed=wanted.last
+            )
+            files += seal(
+                entries, wanted.partition, wanted.ledger_id, table.roots,
+                brokers.disk, planned.attempt,
+            )  # fmt: skip
+    assert len({file.partition for file in files}) == PARTITIONS
+    return table.table_id, files
+
+
+@two_brokers(sealEnabled=True, sealFreshnessSeconds=1, sealByJobs=True)
+async def test_a_job_seals_partitions_of_both(brokers: TableBrokers) -> None:
+    await published(brokers)
+    await asyncio.sleep(3 * CHECK_SECONDS)
+    assert await brokers.in_journal() == 6 * PARTITIONS, "it is left to jobs"
+    table_id, files = await staged_by_a_job(brokers)
+    assert brokers.b.tables.get(BASE) is None  # it never owned the table
+    for _ in range(2):  # the answer was lost
+        assert await brokers.a.sealing.jobs.attach(BASE, table_id, files) == 1
+    brokers.check_whole()
+    assert await brokers.in_journal() == 0
+    await check_read(brokers)
+    assert not brokers.b.sealing.leases.is_lent(BASE)
+
+
+@two_brokers(sealEnabled=True, sealByJobs=True)
+async def test_files_of_a_job_are_attached_only_while_their_partitions_stay(
+    brokers: TableBrokers,
+) -> None:
+    await published(brokers)
+    table_id, files = await staged_by_a_job(brokers)
+    taken = False
+
+    async def take(step: str) -> None:
+        nonlocal taken
+        if step == "before intent" and not taken:
+            taken = True
+            await brokers.take(brokers.a, 3, brokers.b)
+
+    brokers.calls.at_step = take
+    with pytest.raises(PulsarkError, match="is at version"):
+        await brokers.a.sealing.jobs.attach(BASE, table_id, files)
+    assert not brokers.disk.list("/table/public/default") or not brokers.files()
+    await brokers.a.sealing.jobs.attach(BASE, table_id, files)
+    brokers.check_whole()
+    await check_read_of(brokers, {0: brokers.a, 1: brokers.b, 2: brokers.a, 3: brokers.a})
+
+
+async def check_read_of(brokers: TableBrokers, owners: dict[int, Broker]) -> None:
+    for number, owner in owners.items():
+        found = await brokers.read(owner, number)
+        sent = brokers.sent[number]
+        assert [client_view(data) for _, data in found] == list(map(client_view, sent))
