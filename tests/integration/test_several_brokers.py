@@ -16,6 +16,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from pulsark.admin_client.client import AdminClient
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.frames import FrameDecoder, encode_command
 from tests.support.python_client import connected
@@ -96,6 +97,46 @@ def test_a_broker_that_stands_still_is_killed_and_its_clients_go_on(
         wait_for(lambda: load.times[topics[0]][-1] > stopped + 1.0)
         load.wait_until_consumed()
         assert load.failures == []
+    wait_for(lambda: processes(two)[role] != pid)
+
+
+@pytest.mark.parametrize("seconds", [14.0, pytest.param(40.0, marks=pytest.mark.chaos)])
+def test_a_broker_that_goes_on_after_others_took_over_gives_up(
+    two: Standalone, topics: list[str], seconds: float
+) -> None:
+    """The supervisor stands still as well, so that nobody kills it: its session ends alone."""
+    admin = AdminClient(two.web_url)
+    with connected(two) as before, connected(two) as other:
+        with Load(before, topics) as load:
+            for topic in topics:
+                admin.call("POST", f"/persistent/public/default/{topic}/deduplicationEnabled", True)
+            wait_for(lambda: all(len(load.receipts[topic]) >= 20 for topic in topics))
+            owner = owners(two, topics)[topics[0]]
+            served = [broker["brokerServiceUrl"] for broker in two.info["brokers"]]
+            role = f"broker-{served.index(owner)}"
+            pid = processes(two)[role]
+            for stopped in (two.pid, pid):
+                os.kill(stopped, signal.SIGSTOP)
+            until = time.monotonic() + seconds
+            try:
+                wait_for(lambda: owners(two, topics)[topics[0]] != owner, 60.0)
+                with Load(other, topics, "other") as meanwhile:
+                    wait_for(lambda: all(meanwhile.receipts[topic] for topic in topics))
+                    time.sleep(max(until - time.monotonic(), 0.0))
+                    assert is_alive(pid)
+            finally:
+                for stopped in (pid, two.pid):
+                    os.kill(stopped, signal.SIGCONT)
+            going_on = time.monotonic()
+            wait_for(lambda: not is_alive(pid))
+            wait_for(lambda: all(load.times[topic][-1] > going_on + 1.0 for topic in topics))
+        load.wait_until_consumed()
+        assert load.failures == meanwhile.failures == []
+        for topic in topics:
+            sent = [*load.receipts[topic], *meanwhile.receipts[topic]]
+            found = read(other, topic, sent)
+            assert set(found) == set(sent)
+            assert len(found) == len(set(found))
     wait_for(lambda: processes(two)[role] != pid)
 
 

@@ -90,6 +90,8 @@ class Load:
 
     client: pulsar.Client
     topics: list[str]
+    name: str = "load"
+    """Of its subscription, and before each message."""
     receipts: dict[str, list[bytes]] = field(default_factory=dict)
     times: dict[str, list[float]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -106,7 +108,7 @@ class Load:
         for topic in self.topics:
             self.receipts[topic], self.times[topic] = [], []
             self.delivered[topic] = set()
-            self.client.subscribe(topic, "load", message_listener=partial(self._take, topic))
+            self.client.subscribe(topic, self.name, message_listener=partial(self._take, topic))
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         return self
@@ -127,7 +129,7 @@ class Load:
         number = 0
         while not self._ending.is_set():
             for topic, producer in self._producers.items():
-                payload = f"{number}".encode()
+                payload = f"{self.name} {number}".encode()
                 producer.send_async(
                     payload,
                     lambda result, _, topic=topic, payload=payload: self._answered(
