@@ -103,7 +103,7 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
 
         served = LoginGate(served, broker.logins, broker.settings)
     served = RawPaths(served, broker.clock, Gate(broker.settings), _request_rate(broker))
-    return BrokerGate(served, broker.peers)
+    return BrokerGate(served, broker.peers, broker.clock)
 
 
 @cache

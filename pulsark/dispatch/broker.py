@@ -206,7 +206,7 @@ class Broker:
         self.storage_quotas = StorageQuotas(
             metadata, self.resources, self.policy_source, self.topics, self.loader.over_quota
         )
-        self.connections = Connections(settings)
+        self.connections = Connections(settings, runtime.clock)
         self.lookups = LookupLimit(settings)
         self.output_buffer = OutputBuffer(settings.maxUnreadOutputBufferSizeInMB << 20)
         self.publish_buffer = PublishBuffer(

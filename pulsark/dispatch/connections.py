@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
+
+from pulsark.security.seldom_warnings import SeldomWarnings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pulsark.config.settings import Settings
+    from pulsark.runtime import Clock
+
+log = logging.getLogger(__name__)
 
 
 class CountedConnection(Protocol):
@@ -23,8 +29,10 @@ class CountedConnection(Protocol):
 class Connections:
     """All connections whose clients are served, counted by their address."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings = settings
+        self.complaints = SeldomWarnings(log, clock.monotonic)
+        """About clients."""
         self._open: set[CountedConnection] = set()
         self._of_host: Counter[str] = Counter()
 

@@ -17,7 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.requests import TLS_PEER
 from pulsark.dispatch.peers.peers import NOT_BELIEVED, Peers
+from pulsark.runtime import Clock
 from pulsark.security.broker_calls import HEADER, BrokerCall, CallRefusedError
+from pulsark.security.seldom_warnings import SeldomWarnings
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +57,10 @@ def target_of(scope: Scope) -> str:
 class BrokerGate:
     """Lets all requests through; those of brokers have their call in the state."""
 
-    def __init__(self, app: ASGIApp, peers: Callable[[], Peers]) -> None:
+    def __init__(self, app: ASGIApp, peers: Callable[[], Peers], clock: Clock) -> None:
         self._app = app
         self._peers = peers
+        self._refusals = SeldomWarnings(log, clock.monotonic)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -76,7 +79,7 @@ class BrokerGate:
                 content_type.decode("latin-1"),
             )
         except CallRefusedError as error:
-            log.warning("refused a request that claims to come from a broker: %s", error)
+            self._refusals.note("refused a request that claims to come from a broker: %s", error)
             await _refuse(send, f"The header {HEADER} is refused: {error}")
             return
         state = {

@@ -130,7 +130,8 @@ class Connection(asyncio.BufferedProtocol):
         self._make_parts()
         refused = self.broker.connections.add(self)
         if refused is not None:
-            log.warning("%s: connection refused: %s", self.address, refused)
+            complaints = self.broker.connections.complaints
+            complaints.note("%s: connection refused: %s", self.address, refused)
             if self.broker.audit is not None:
                 self.broker.audit.denied(self.origin, None, "connect", refused)
             error = ClientError(ServerError.NotAllowedError, refused)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from pulsark.runtime import Done
     from pulsark.storage.cursor.cursor import Ack
 
-log = logging.getLogger(__name__)
 
 Command = pb.BaseCommand
 
@@ -109,7 +107,7 @@ def ack(connection: Connection, command: Command) -> None:
         return
     if ack.HasField("validation_error"):
         shown = [f"{m.ledgerId}:{m.entryId}" for m in ack.message_id[:_IDS_LOGGED]]
-        log.warning(
+        connection.broker.connections.complaints.note(
             "%s: consumer %.100s discarded %d corrupt messages, such as %s",
             consumer.subscription.topic.name,
             consumer.name,

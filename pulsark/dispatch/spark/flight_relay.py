@@ -27,6 +27,7 @@ from pulsark.security.limits import (
 )
 from pulsark.security.networks import network_of
 from pulsark.security.peer import certificate_of, peer_of, refused_certificate
+from pulsark.security.seldom_warnings import SeldomWarnings
 
 if TYPE_CHECKING:
     import ssl
@@ -205,6 +206,7 @@ class Relays:
         self._logins = logins
         self._most_of_host = most_of_host
         self._now = now
+        self._refusals = SeldomWarnings(log, now)
         self._lock = threading.Lock()
         self._open: dict[Relay, None] = {}
         self._by_name: dict[str, Relay] = {}
@@ -394,7 +396,9 @@ class Relays:
             rivals = [r for r in self._open if not of_host or r.host == host]
             leaving = whom_to_cut(rivals, host, self._now(), logins=self._logins)
             if leaving is None:
-                log.warning("flight: refused %s: all %d connections are in use", host, taken)
+                self._refusals.note(
+                    "flight: refused %s: all %d connections are in use", host, taken
+                )
                 return False
             del self._open[leaving]
             self._of_host[leaving.host] -= 1

@@ -245,11 +245,16 @@ def test_a_body_that_is_not_the_one_that_was_signed_does_nothing(both: TwoBroker
         assert dict(topic.ledger.record.properties) == ({} if status == 400 else {"a": "b"})
 
 
-def test_a_broker_that_is_alone_believes_nobody() -> None:
+def test_a_broker_that_is_alone_believes_nobody(caplog: pytest.LogCaptureFixture) -> None:
     alone = AdminApi()
     try:
         alone.topic(TOPIC)
+        for _ in range(3):
+            assert alone.call("GET", TARGET, headers={HEADER: "garbage"}).status == 403
+        assert len(caplog.messages) == 1, "a flood of them fills no log"
+        alone.clock.ms += 60_000
         assert alone.call("GET", TARGET, headers={HEADER: "garbage"}).status == 403
+        assert caplog.messages[-1].endswith("(2 more since the last such warning)")
         assert alone.run(alone.broker.metadata.get(BROKER_SECRET)) is None
     finally:
         alone.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import random
 import weakref
 from collections.abc import Iterator
@@ -253,6 +254,16 @@ async def test_connections_are_counted_in_all_and_by_address(broker) -> None:
     error = (await full.take(Command.ERROR)).error
     assert error.message == "Reached the maximum number of connections"
     assert len(broker.broker.connections) == 2
+
+
+@scenario(brokerMaxConnectionsPerIp=1)
+async def test_refused_connections_fill_no_log(broker, caplog: pytest.LogCaptureFixture) -> None:
+    Client(broker)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            Client(broker, handshake=False)
+    (said,) = caplog.messages
+    assert "Reached the maximum number of connections on address 10.0.0.1" in said
 
 
 @pytest.mark.parametrize("end", ["hang_up", "close", "abort"])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pulsark.dispatch.spark.flight_relay import whom_to_cut
+from pulsark.dispatch.spark.flight_relay import Relays, whom_to_cut
 from pulsark.limits import FLIGHT_IDLE_SECONDS, FLIGHT_LOGIN_SURE_SECONDS
 
 FLOOD, ONE, OTHER = "10.0.0.1", "10.0.0.2", "10.0.0.3"
@@ -59,3 +59,9 @@ def test_where_nobody_logs_in_nobody_is_a_stranger() -> None:
 def test_a_network_counts_as_one() -> None:
     flood = [Connected(f"2001:db8:0:1::{number:x}") for number in range(100)]
     assert cut([*[Connected(ONE)] * 3, *flood], OTHER) == 3
+
+
+def test_those_that_are_refused_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    relays = Relays(0, 0, lambda: NOW)
+    assert not any(relays._make_room(FLOOD) for _ in range(5))
+    assert len(caplog.messages) == 1
