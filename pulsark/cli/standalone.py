@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pulsark.cli import serving
-from pulsark.cli.terminal.errors import CommandError
 from pulsark.config.sources import for_standalone
 
 if TYPE_CHECKING:
@@ -64,11 +63,9 @@ def run_standalone(
 
 async def _serve(settings: Settings, ready: serving.Ready, *, adopt: bool) -> None:
     if settings.standaloneBrokers > 1:
-        if adopt:
-            raise CommandError("--adopt is for one broker: start once with --brokers 1 --adopt")
         from pulsark.processes.supervisor import supervise
 
-        await supervise(settings, ready)
+        await supervise(settings, ready, adopt=adopt)
     else:
         from pulsark.standalone import serve
 

@@ -366,7 +366,6 @@ class Broker:
         self.policy_updates.start()
         await self.group_throttles.start()
         self.tables.elsewhere.follow()
-        self.sealing.start()
         own = LiveBroker(
             urls.broker_id,
             self.ownership.instance,
@@ -384,6 +383,7 @@ class Broker:
         await self.leader.start(own)
         self.owners.start()
         self.assigned_bundles.start()
+        self.sealing.start()
         self.chores.start(chores_of(self))
         if self.audit is not None and shared is not None:
             self.audit.belong_to(urls.broker_id)

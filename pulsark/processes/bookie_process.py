@@ -32,6 +32,7 @@ class BookieProcess:
         self, duty: Duty, runtime: Runtime, failed: Callable[[PulsarkError], None]
     ) -> None:
         self._settings = duty.settings
+        self._adopt = duty.adopt
         self._runtime = runtime
         self._failed = failed
         self._cleanup = contextlib.AsyncExitStack()
@@ -48,7 +49,7 @@ class BookieProcess:
         run = RunDirectory(data)
         cleanup.callback(run.close)
         run.live()
-        disks = OwnDisks(settings, data, runtime)
+        disks = OwnDisks(settings, data, runtime, adopt=self._adopt)
         disks.make_directories()
         cleanup.enter_context(locked_bookies(data))
         disks.check_store()

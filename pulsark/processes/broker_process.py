@@ -33,6 +33,7 @@ class BrokerProcess:
         assert duty.broker is not None
         self._settings = duty.settings
         self._duty = duty.broker
+        self._adopt = duty.adopt
         self._runtime = runtime
         self._failed = failed
         self._cleanup = contextlib.AsyncExitStack()
@@ -56,7 +57,7 @@ class BrokerProcess:
         shared = SharedPorts(sockets, duty.urls, run.address_of_broker)
         settings = within_fleet(self._settings, len(bookies))
         stored = Stored(metadata, bookies, duty.disks.roots)
-        served = ServedBroker(settings, runtime, stored, cleanup, shared=shared)
+        served = ServedBroker(settings, runtime, stored, cleanup, adopt=self._adopt, shared=shared)
         return (await served.start()).as_json()
 
     async def _metadata(self, path: str) -> SharedSqliteMetadataStore:

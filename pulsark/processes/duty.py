@@ -64,10 +64,13 @@ class Duty:
     """``None`` for the bookie process."""
     descriptors: Sequence[int] = field(default=())
     """File descriptors that the process inherits."""
+    adopt: bool = False
+    """Whether to take bookies and tables as they are (``--adopt``)."""
 
     def encode(self) -> bytes:
         """One line."""
         told: dict[str, Any] = {"role": self.role, "settings": dataclasses.asdict(self.settings)}
+        told["adopt"] = self.adopt
         if self.broker is not None:
             told["broker"] = {
                 "disks": self.broker.disks.to_json(),
@@ -89,4 +92,4 @@ class Duty:
             broker = BrokerDuty(
                 Disks.from_json(found["disks"]), found["sockets"], ServiceUrls(*found["urls"])
             )
-        return cls(told["role"], Settings(**settings), broker)
+        return cls(told["role"], Settings(**settings), broker, adopt=told["adopt"])

@@ -49,8 +49,10 @@ _SCHEMES: Final = ("pulsar", "pulsar+ssl", "http", "https")
 class Supervisor:
     """All processes of one data directory; they start and stop in order."""
 
-    def __init__(self, settings: Settings, runtime: Runtime) -> None:
+    def __init__(self, settings: Settings, runtime: Runtime, *, adopt: bool = False) -> None:
+        """``adopt``: take bookies and tables as they are, although the metadata are older."""
         self._settings = settings
+        self._adopt = adopt
         self._runtime = runtime
         self._cleanup = contextlib.AsyncExitStack()
         self._data = DataDir.of(settings)
@@ -129,7 +131,8 @@ class Supervisor:
         self._urls = ServiceUrls(**found)
 
     def _duty_of_bookie(self) -> Duty:
-        return Duty(BOOKIE, self._settings)
+        first = self._disks is None  # later on the store knows what was adopted
+        return Duty(BOOKIE, self._settings, adopt=self._adopt and first)
 
     def _duty_of(self, number: int) -> Duty:
         assert self._disks is not None
@@ -141,6 +144,7 @@ class Supervisor:
             of_broker(self._settings, number),
             BrokerDuty(self._disks, sockets, self._urls),
             [descriptor for descriptors in sockets.values() for descriptor in descriptors],
+            adopt=self._adopt,  # one that is started again may not have looked at all tables yet
         )
 
     def _bookie_is_ready(self, told: dict[str, Any]) -> None:
@@ -178,9 +182,11 @@ class Supervisor:
         return info
 
 
-async def supervise(settings: Settings, ready: asyncio.Future[dict[str, Any]]) -> None:
+async def supervise(
+    settings: Settings, ready: asyncio.Future[dict[str, Any]], *, adopt: bool = False
+) -> None:
     """Run several brokers until SIGINT or SIGTERM."""
-    supervisor = Supervisor(settings, Runtime())
+    supervisor = Supervisor(settings, Runtime(), adopt=adopt)
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):

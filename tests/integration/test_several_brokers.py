@@ -25,9 +25,9 @@ from tests.support.several_brokers import Load, is_alive, kill, owners, processe
 from tests.support.standalone import Standalone
 
 
-def brokers_of(folder: Path, count: int = 2) -> Standalone:
+def brokers_of(folder: Path, count: int = 2, *words: str) -> Standalone:
     """A new process; on free ports, which are not those that others had and may have left."""
-    return Standalone(folder / "data", "--brokers", f"{count}")
+    return Standalone(folder / "data", "--brokers", f"{count}", *words)
 
 
 @pytest.fixture(scope="module")
@@ -219,6 +219,11 @@ def test_a_metadata_store_that_is_older_than_its_bookies_is_refused(tmp_path: Pa
     shutil.move(tmp_path / "newer.db", store)
     with brokers_of(tmp_path) as standalone, connected(standalone) as client:
         assert read(client, "t", [b"before", b"after"]) == [b"before", b"after"]
+    shutil.copy(copy, store)
+    with brokers_of(tmp_path, 2, "--adopt") as standalone, connected(standalone) as client:
+        client.create_producer("t").send(b"adopted")
+    with brokers_of(tmp_path) as standalone, connected(standalone) as client:
+        assert read(client, "t", [b"before", b"adopted"]) == [b"before", b"adopted"]
 
 
 def test_what_keeps_a_broker_from_starting_is_said_in_one_line(tmp_path: Path) -> None:

@@ -220,7 +220,10 @@ class Sealing:
         await self.rounds.run()
 
     async def _adopt_all(self) -> None:
-        """Compare each table with what the metadata store knows; it changes only older ones."""
+        """Compare each table with what the metadata store knows; it changes only older ones.
+
+        Each broker does it to tables of its own.
+        """
         seen: set[TopicName] = set()
         begun = said = self._clock.monotonic()
         number = 0
@@ -230,13 +233,17 @@ class Sealing:
                 if base in seen:
                     continue
                 seen.add(base)
-            await self._failures.attempt(base, self.repairs.adopt_if_older(base))
+            await self._failures.attempt(base, self._adopt_one(base))
             number += 1
             if self._clock.monotonic() - said >= ADOPTION_SAID_SECONDS:
                 said = self._clock.monotonic()
                 log.info("tables are compared with the metadata store: %d so far", number)
         seconds = self._clock.monotonic() - begun
         log.info("all %d topics' tables were compared in %.0f s", number, seconds)
+
+    async def _adopt_one(self, base: TopicName) -> None:
+        if await self.far.broker_of(base) is None:
+            await self.repairs.adopt_if_older(base)
 
     def _deleted(self, base: TopicName) -> None:
         for kept in (self._crowded, self._failures, self._tidy_queue):

@@ -19,5 +19,5 @@ def test_of_a_broker() -> None:
 
 
 def test_of_the_bookies() -> None:
-    duty = Duty("bookie", Settings(tokenSecretKey="data:;base64,AAAA"))
+    duty = Duty("bookie", Settings(tokenSecretKey="data:;base64,AAAA"), adopt=True)
     assert Duty.decode(duty.encode()) == duty

@@ -349,27 +349,37 @@ def test_whatever_moves_and_whatever_is_lost_the_table_is_whole(seed: int) -> No
     scenario()
 
 
-@two_brokers()
-async def test_partitions_of_both_list_again_what_only_the_table_knows(
-    brokers: TableBrokers,
-) -> None:
-    await published(brokers, 3)
-    await sealed(brokers)
-    await brokers.restart()
-    older = brokers.tree.copy()
-    await brokers.restart(own=True)
-    await published(brokers, 3)
-    await sealed(brokers)
-    await brokers.restart(older, own=True)
-    record = await brokers.a.tables.record(BASE)
-    assert record is not None
-    with pytest.raises(OlderMetadataError):
-        await brokers.a.tables.check(BASE, record.table_id)
-    repair = Repair()
-    await brokers.a.sealing.repairs.repair(BASE, repair, give_up=False)
-    assert (repair.taken_up, repair.lost, repair.lost_entries) == (PARTITIONS, [], [])
-    await check_read(brokers)
-    brokers.check_whole()
+@pytest.mark.parametrize("adopts", [False, True])
+def test_partitions_of_both_list_again_what_only_the_table_knows(adopts: bool) -> None:
+    @two_brokers()
+    async def scenario(brokers: TableBrokers) -> None:
+        await published(brokers, 3)
+        await sealed(brokers)
+        await brokers.restart()
+        older = brokers.tree.copy()
+        await brokers.restart(own=True)
+        await published(brokers, 3)
+        await sealed(brokers)
+        await brokers.restart(older, own=True)
+        record = await brokers.a.tables.record(BASE)
+        assert record is not None
+        with pytest.raises(OlderMetadataError):
+            await brokers.a.tables.check(BASE, record.table_id)
+        if adopts:
+            for broker in (brokers.b, brokers.a):  # one has the table
+                broker.sealing.repairs.adopts = True
+                broker.sealing.start()
+            assert brokers.a.sealing._adopting is not None
+            await brokers.a.sealing._adopting
+            assert not brokers.b.sealing.repairs._adopted
+        else:
+            repair = Repair()
+            await brokers.a.sealing.repairs.repair(BASE, repair, give_up=False)
+            assert (repair.taken_up, repair.lost, repair.lost_entries) == (PARTITIONS, [], [])
+        await check_read(brokers)
+        brokers.check_whole()
+
+    scenario()
 
 
 async def staged_by_a_job(brokers: TableBrokers) -> tuple[str, list[DataFile]]:
