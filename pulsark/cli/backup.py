@@ -53,10 +53,16 @@ def make_backup(target: str, data_dir: str | None, conf: str | None, *, as_json:
     with _disk_errors():
         manifest = Backup(data, target, disk, SystemClock(), progress.copied).make()
     if as_json:
-        print_json({"target": target, **_told(manifest, progress)})
+        print_json({"target": target, "tableRoots": list(data.roots), **_told(manifest, progress)})
     else:
         print(f"backup of {data.path} as of {_time(manifest)}: {_size(manifest, progress)}")
         print(f"it is in {target}")
+        if data.roots:
+            print(
+                f"pulsark: note: tables in {', '.join(data.roots)} (tableRoots) are not in it; "
+                "what these have and it lacks is taken up by: pulsark tables repair TOPIC",
+                file=sys.stderr,
+            )
         for name in manifest.missing:
             print(f"pulsark: warning: {name} was not there and is not in it", file=sys.stderr)
     return not manifest.missing

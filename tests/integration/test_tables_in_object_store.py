@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import obstore
@@ -15,6 +17,11 @@ import pulsar
 import pytest
 from obstore.store import S3Store
 
+from pulsark.cli.backup import make_backup
+from pulsark.cli.doctor.data_dir import examine
+from pulsark.cli.doctor.finding import FAILURE, OK
+from pulsark.cli.doctor.stopped import Stopped
+from pulsark.config.sources import load_settings
 from tests.integration.test_sealing_live import consumed, publish
 from tests.support.python_client import connect
 from tests.support.s3_faults import Fault, FaultyStore
@@ -74,6 +81,9 @@ class Bucket:
         found = [str(meta["path"]) for page in obstore.list(self._store) for meta in page]
         return sorted(name for name in found if part in name)
 
+    def put(self, name: str, content: bytes) -> None:
+        obstore.put(self._store, name, content)
+
     def rows(self, table: str) -> int:
         options = {
             "endpoint_url": self._server.url,
@@ -101,9 +111,18 @@ def without_faults(faulty: FaultyStore) -> Iterator[None]:
     faulty.next()
 
 
-def ask(standalone: Standalone, path: str, method: str = "GET", *, missing: bool = False) -> Any:
+def ask(
+    standalone: Standalone,
+    path: str,
+    method: str = "GET",
+    body: Any = None,
+    *,
+    missing: bool = False,
+) -> Any:
     url = f"{standalone.web_url}/admin/v2/persistent/public/default/{path}"
-    request = urllib.request.Request(url, method=method)
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, data, headers, method=method)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             text = answer.read()
@@ -181,6 +200,7 @@ def test_nothing_is_lost_and_nobody_waits_while_the_store_fails(
     assert len(lines) <= 4, "\n".join(lines)  # it fails and answers, in the broker and in sealing
 
 
+@pytest.mark.chaos
 def test_commits_whose_answers_are_lost_are_made_once(
     standalone: Standalone, faulty: FaultyStore, bucket: Bucket
 ) -> None:
@@ -221,6 +241,74 @@ def test_a_broker_starts_without_its_store_and_goes_on_with_it(
         consumer.receive(60_000)
     client.close()
     eventually(lambda: bucket.rows(table_of(standalone, "away")), 400)
+
+
+def worked(standalone: Standalone, topic: str, **work: Any) -> dict[str, Any]:
+    """The result of what a job asks for."""
+    path = f"{topic}/table/work/{work['do']}-{topic}"
+    state = ask(standalone, path, "PUT", work)
+    while state["status"] == "RUNNING":
+        time.sleep(0.1)
+        state = ask(standalone, path)
+    assert state["status"] == "SUCCESS", state
+    return dict(state["result"])
+
+
+def test_what_is_done_to_tables_is_done_in_the_store(
+    standalone: Standalone, bucket: Bucket
+) -> None:
+    client = connect(standalone)
+    producer = client.create_producer("worked", batching_enabled=False)
+    ids = [producer.send(b"%d" % n, partition_key=f"k{n % 10}") for n in range(60)]
+    client.close()
+    ask(standalone, "worked/seal", "POST")
+    table = table_of(standalone, "worked")
+    place = table.removeprefix(f"s3://{BUCKET}/")
+    files = set(bucket.names(f"{place}/partition="))
+    entry = [ids[5].ledger_id(), [[ids[5].entry_id(), None]]]
+    done = worked(standalone, "worked", do="erase", ids=[entry])
+    assert (done["entries"], done["missing"]) == (1, 0)
+    assert worked(standalone, "worked", do="finishErasure", vacuumHours=0)["oldFiles"] == 0
+    assert len(files - set(bucket.names(f"{place}/partition="))) == 1
+    assert worked(standalone, "worked", do="compact")["removed"] == 49
+    log = f"{place}/_delta_log/"
+    newest = int(bucket.names(log)[-1].rpartition("/")[2].partition(".")[0])
+    other = b'{"commitInfo":{"timestamp":1,"operation":"OPTIMIZE","engineInfo":"other/1.0"}}\n'
+    bucket.put(f"{log}{newest + 1:020d}.json", other)
+    publish(standalone, "worked", 100, 10, batched=True)
+    ask(standalone, "worked/seal", "POST")
+    assert len(ask(standalone, "worked/table")["changedByOthers"]) == 1
+    assert worked(standalone, "worked", do="repair", giveUp=False)["filesLost"] == 0
+    assert ask(standalone, "worked/table")["changedByOthers"] == []
+    assert ask(standalone, "worked/table/retention", "POST")["rows"] == 0
+    assert len(consumed(standalone, "worked", "all", 69)) == 69
+
+
+def test_tools_for_a_stopped_broker_know_the_store(
+    standalone: Standalone,
+    faulty: FaultyStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    publish(standalone, "doctored", 0, 10, batched=True)
+    ask(standalone, "doctored/seal", "POST")
+    standalone.stop()
+    for name, value in {**SETTINGS, "PULSARK_objectStoreEndpoint": faulty.url}.items():
+        monkeypatch.setenv(name, value)
+    flags = {"dataDir": str(standalone.data_dir)}
+    settings = load_settings(environment=os.environ, flags=flags).settings
+
+    def statuses() -> dict[str, str]:
+        return {each.check: each.status for each in examine(Stopped(settings))}
+
+    assert set(statuses().values()) == {OK}
+    faulty.rule = lambda method, path: "denied"
+    assert statuses()["root"] == FAILURE
+    assert make_backup(str(tmp_path / "backup"), str(standalone.data_dir), None, as_json=False)
+    assert "(tableRoots) are not in it" in capsys.readouterr().err
+    faulty.next()
+    standalone.start()
 
 
 def test_a_deleted_topic_leaves_nothing_behind(standalone: Standalone, bucket: Bucket) -> None:

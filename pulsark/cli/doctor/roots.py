@@ -15,8 +15,8 @@ def check(stopped: Stopped) -> Iterator[Finding]:
     known = known_ids(stopped.store.below(STORAGE_ROOTS))
     for root in stopped.data.storage_roots:
         try:
-            check_root(stopped.disk, root, known)
-        except RefusedRootError as e:
+            check_root(stopped.files, root, known)
+        except (RefusedRootError, OSError) as e:
             yield Finding("root", FAILURE, str(e))
         else:
             yield Finding("root", OK, root)

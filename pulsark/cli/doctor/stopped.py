@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Any
 from pulsark.errors import PulsarkError
 from pulsark.metadata.paths import BOOKIES
 from pulsark.metadata.sqlite_reading import StoreReading, read_store
-from pulsark.runtime import Disk, OsDisk
+from pulsark.runtime import Disk, OsDisk, SystemClock
 from pulsark.storage.backup.data_dir import DataDir
 from pulsark.storage.bookie.fleet import BookieHome
 from pulsark.storage.bookie.identity import Identity, load_identity
 from pulsark.storage.bookie.journal_recovery import RecoveredJournal, recover_journal
 from pulsark.storage.bookie.segment_scan import UnknownVersionError
+from pulsark.storage.roots.any_root import files_of_roots
+from pulsark.storage.roots.options import ObjectStoreOptions
 
 if TYPE_CHECKING:
     from pulsark.config.settings import Settings
+    from pulsark.storage.roots.root_files import RootFiles
 
 
 class UnchangingDisk(OsDisk):
@@ -76,6 +79,10 @@ class Stopped:
         self.store: StoreReading = read_store(DataDir.of(settings).metadata_path)
         """The metadata store, with what is wrong with it."""
         self.data = DataDir.found(settings, self.disk, len(self.store.below(BOOKIES)))
+        self.files: RootFiles = files_of_roots(
+            self.data.storage_roots, self.disk, ObjectStoreOptions.of(settings), SystemClock()
+        )
+        """Those of the storage roots."""
 
     @cached_property
     def bookies(self) -> list[StoppedBookie]:

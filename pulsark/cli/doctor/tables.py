@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterator
 
@@ -31,10 +30,10 @@ def _check(stopped: Stopped, table: KnownTable) -> Iterator[Finding]:
     there = [
         f"{root}/{table.place}"
         for root in stopped.data.storage_roots
-        if os.path.isdir(f"{root}/{table.place}")
+        if _is_there(stopped, f"{root}/{table.place}")
     ]
     for directory in there:
-        log = DeltaLog(stopped.disk, directory)
+        log = DeltaLog(stopped.files, directory)
         try:
             attached = log.attached(log.versions())
         except (OSError, PulsarkError) as e:
@@ -51,15 +50,24 @@ def _check(stopped: Stopped, table: KnownTable) -> Iterator[Finding]:
     nowhere = [
         name
         for name in sorted(table.files)
-        if not any(_size(f"{directory}/{name}") == table.files[name] for directory in there)
+        if not any(
+            _size(stopped, f"{directory}/{name}") == table.files[name] for directory in there
+        )
     ]
     if nowhere:
         yield _lost(table, nowhere)
 
 
-def _size(path: str) -> int | None:
+def _is_there(stopped: Stopped, directory: str) -> bool:
     try:
-        return os.path.getsize(path)
+        return bool(stopped.files.list(directory))
+    except OSError:
+        return False  # the check of the roots says so
+
+
+def _size(stopped: Stopped, path: str) -> int | None:
+    try:
+        return stopped.files.size(path)
     except OSError:
         return None
 

@@ -11,7 +11,9 @@ after they are unused; so
 5. if a needed file was removed meanwhile, all steps but the first are repeated;
 6. the manifest is written.
 
-The result is what a crash at the moment of step 2 would have left.
+The result is what a crash at the moment of step 2 would have left. Tables in ``tableRoots`` are not
+part of it: these roots have copies, versions or snapshots of their own, and logs that tell what the
+store lacks once it is an older one.
 """
 
 from __future__ import annotations
@@ -198,7 +200,9 @@ class Backup:
                     self._copier.copy(f"{root}/{name}", f"{prefix}/{name}")
 
     def _roots(self) -> Iterator[tuple[str, str]]:
-        """Storage roots, and where they are in the backup."""
+        """Storage roots, and where they are in the backup; none if they are elsewhere."""
+        if self._data.roots:
+            return
         for place, home in self._places.items():
             yield os.path.join(home.ledger_dir, "table"), f"{place}/ledgers/table"
 
@@ -225,6 +229,8 @@ class Backup:
 
     def _missing_of_tables(self, store: StoreReading) -> list[str]:
         """Files of tables that were not copied."""
+        if self._data.roots:
+            return []
         prefixes = [prefix for _, prefix in self._roots()]
         return [
             f"{table.place}/{name}"
