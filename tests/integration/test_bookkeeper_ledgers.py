@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.load import compile_java
-from benchmarks.maven import CACHE, class_path, java
+from benchmarks.maven import CACHE, class_path
 from pulsark.errors import LedgerFencedError, NoSuchLedgerError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.store import MetadataStore
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
-from pulsark.processes.bookkeeper_server import LOCK
+from pulsark.processes.bookkeeper_server import LOCK, Shell
 from pulsark.storage.bookkeeper.encoder import LedgerKeys
 from pulsark.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
 from pulsark.storage.ledger.manager import LedgerConfig, LedgerState
@@ -117,20 +117,16 @@ def test_bookkeepers_tools_and_ours_read_each_others_ledgers(bookkeeper: Cluster
             writer.append([b"%04d" % n for n in range(300)])
             await writer.close()
             ledger_id = writer.ledger_id
-            shown, read, java = await asyncio.gather(
-                bookkeeper.shell.run("ledgermetadata", "-ledgerid", str(ledger_id)),
-                bookkeeper.shell.run(
-                    "readledger", "-ledgerid", str(ledger_id), "-msg", "-lastentryid", "99"
-                ),
-                run_java(bookkeeper, ledger_id),
-            )
+            printed = await run_java(bookkeeper, ledger_id)
             for expected in ("ensembleSize=3", "state=CLOSED", "lastEntryId=299", "length=1200",
                              "digestType=CRC32C", "pulsar/managed-ledger"):  # fmt: skip
-                assert expected in shown
-            assert re.findall(r"Eid=\d+, .*\n(\d{4})\n", read) == [f"{n:04d}" for n in range(100)]
+                assert expected in printed
+            assert re.findall(r"Eid=\d+, .*\n(\d{4})\n", printed) == [
+                f"{n:04d}" for n in range(100)
+            ]
             total = sum(sum(b"%04d" % n) for n in range(300))
-            assert f"read 300 1200 {total}\n" in java
-            closed, left_open = map(int, re.findall(r"wrote (\d+) (\d+)", java)[0])
+            assert f"read 300 1200 {total}\n" in printed
+            closed, left_open = map(int, re.findall(r"wrote (\d+) (\d+)", printed)[0])
             metadata = await ledgers.open(closed)
             assert (metadata.last_entry_id, metadata.config) == (29, LedgerConfig(3, 2, 2))
             assert await read_all(ledgers, closed, 30) == [b"closed-%d" % n for n in range(30)]
@@ -142,12 +138,14 @@ def test_bookkeepers_tools_and_ours_read_each_others_ledgers(bookkeeper: Cluster
 
 
 async def run_java(cluster: Cluster, ledger_id: int) -> str:
+    """One program for all, because it is slow to start."""
     path = compile_java(JAVA, class_path(LOCK), CACHE / "classes" / "ledgers")
+    shell = Shell(cluster.directory / "java", cluster.zookeeper_path, path)
     process = await asyncio.create_subprocess_exec(
-        java(), "-Xmx64m", "-cp", path, "-Dlog4j2.level=ERROR", "Ledgers",
-        f"zk+hierarchical://{cluster.zookeeper_path}", str(ledger_id),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
+        *shell.command("Ledgers", str(ledger_id), shell=True),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
     output, _ = await process.communicate()
     assert process.returncode == 0, output.decode()
     return output.decode()
