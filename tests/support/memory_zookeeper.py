@@ -1,0 +1,147 @@
+"""ZooKeeper's raw nodes in memory, with writes of chosen fates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from pulsark.errors import OutcomeUnknownError
+from pulsark.metadata.zookeeper.nodes import (
+    ANY,
+    Node,
+    NodeExistsError,
+    NodeVersionError,
+    NoNodeError,
+    NotEmptyError,
+)
+from tests.support.faulty_metadata import Fate
+
+T = TypeVar("T")
+
+
+def new_node(data: bytes, owner: int, zxid: int) -> Node:
+    return Node(data, 0, owner, 0, zxid, zxid, zxid)
+
+
+@dataclass
+class MemoryZooKeeper:
+    """One server and its only client."""
+
+    nodes: dict[str, Node] = field(default_factory=lambda: {"": new_node(b"", 0, 0)})
+    counters: dict[str, int] = field(default_factory=dict)
+    """By the prefix of sequential nodes, the next number."""
+    fates: deque[Fate] = field(default_factory=deque)
+    """Of the next writes: done, or unheard. All later ones are answered."""
+    zxid: int = 0
+    _watches: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
+    _regained: list[Callable[[], None]] = field(default_factory=list)
+
+    def on_regained(self, listener: Callable[[], None]) -> None:
+        self._regained.append(listener)
+
+    def lose_connection(self) -> None:
+        """Watches are gone."""
+        self._watches.clear()
+        for listener in self._regained:
+            listener()
+
+    async def get(self, path: str, changed: Callable[[], None] | None = None) -> Node | None:
+        await asyncio.sleep(0)
+        self._watch(path, changed)
+        return self.nodes.get(path)
+
+    async def children(self, path: str, changed: Callable[[], None] | None = None) -> list[str]:
+        await asyncio.sleep(0)
+        if path not in self.nodes:
+            raise NoNodeError(path)
+        self._watch(path + "/", changed)
+        return [p.rpartition("/")[2] for p in self.nodes if p and p.rpartition("/")[0] == path]
+
+    async def sync(self, path: str = "/") -> None:
+        await asyncio.sleep(0)
+
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
+    ) -> str:
+        def create() -> str:
+            parent, name = path.rpartition("/")[0], path
+            if parent not in self.nodes:
+                raise NoNodeError(path)
+            if sequential:
+                number = self.counters.get(path, 0)
+                self.counters[path] = number + 1
+                name = f"{path}{number:010d}"
+            if name in self.nodes:
+                raise NodeExistsError(path)
+            self.zxid += 1
+            self.nodes[name] = new_node(data, int(ephemeral), self.zxid)
+            self._count(parent, 1)
+            self._tell(name, parent + "/")
+            return name
+
+        return await self._write(create)
+
+    async def make(self, path: str) -> None:
+        parts = path.strip("/").split("/")
+        for depth in range(len(parts)):
+            node = "/" + "/".join(parts[: depth + 1])
+            if node not in self.nodes:
+                await self.create(node)
+
+    async def set(self, path: str, data: bytes, version: int = ANY) -> int:
+        def change() -> int:
+            found = self._found(path, version)
+            self.zxid += 1
+            self.nodes[path] = replace(
+                found, data=data, version=found.version + 1, changed=self.zxid
+            )
+            self._tell(path)
+            return found.version + 1
+
+        return await self._write(change)
+
+    async def delete(self, path: str, version: int = ANY) -> None:
+        def delete() -> None:
+            if self._found(path, version).children:
+                raise NotEmptyError(path)
+            self.zxid += 1
+            del self.nodes[path]
+            parent = path.rpartition("/")[0]
+            self._count(parent, -1)
+            self._tell(path, parent + "/")
+
+        await self._write(delete)
+
+    def _found(self, path: str, version: int) -> Node:
+        found = self.nodes.get(path)
+        if found is None:
+            raise NoNodeError(path)
+        if version not in (ANY, found.version):
+            raise NodeVersionError(path)
+        return found
+
+    def _count(self, path: str, more: int) -> None:
+        old = self.nodes[path]
+        self.nodes[path] = replace(old, children=old.children + more)
+
+    def _watch(self, where: str, changed: Callable[[], None] | None) -> None:
+        if changed is not None:
+            self._watches.setdefault(where, []).append(changed)
+
+    def _tell(self, *where: str) -> None:
+        for each in where:
+            for changed in self._watches.pop(each, ()):
+                changed()
+
+    async def _write(self, write: Callable[[], T]) -> T:
+        await asyncio.sleep(0)
+        fate = self.fates.popleft() if self.fates else Fate.DONE
+        if fate is Fate.NEVER:
+            raise OutcomeUnknownError("no answer")
+        result = write()
+        if fate is Fate.UNHEARD:
+            raise OutcomeUnknownError("no answer")
+        return result
