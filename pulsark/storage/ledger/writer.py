@@ -5,22 +5,28 @@ confirmed. The last-add-confirmed (LAC) is the highest entry such that it and ev
 one are held by an ack quorum. The work is per run and bookie, not per entry, unless entries
 are striped over more bookies than hold each of them.
 
-When a bookie fails and a spare exists, the spare takes its place: nothing is confirmed until
-the new ensemble is in the metadata, and the spare is sent every entry above the LAC again.
-Until then an answer of the spare must not count, because a recovery that reads the old
-metadata would not ask it. Without a spare the ledger goes on while ack quorums can be met.
+When a bookie fails and a spare exists, the spare takes its place in an ensemble that begins behind
+the LAC. Until that is in the metadata the spare is sent nothing: a recovery that reads the old
+metadata would not ask it. Meanwhile entries are confirmed by the slots that both ensembles share:
+whichever a recovery finds, it asks them. The spare is then sent all from the new ensemble's first
+entry on, also what was confirmed meanwhile, since a slot counts for everything up to its last
+answer. If that became too much to keep, the ensemble begins again behind the LAC of by then. While
+the metadata store cannot be reached the change is tried again, the same one: it may be true
+already. Without a spare the ledger goes on while ack quorums can be met.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pulsark.errors import (
     LedgerFencedError,
     MetadataError,
+    MetadataRefusedError,
     OwnershipLostError,
     StorageError,
 )
@@ -33,6 +39,13 @@ if TYPE_CHECKING:
 
     from pulsark.storage.ledger.bookies import LedgerBookies
     from pulsark.storage.ledger.store import Decision, LedgerStore, StoredLedger
+
+
+log = logging.getLogger(__name__)
+
+KEPT_BYTES_MAX: Final = 64 << 20
+"""Of confirmed entries, for a bookie that is not in the ensemble yet."""
+CHANGE_RETRY_SECONDS: Final = 1.0
 
 
 class LedgerListener(Protocol):
@@ -100,6 +113,9 @@ class LedgerWriter:
         self._slots = [_Slot(i, bookie, last_confirmed) for i, bookie in enumerate(ensemble)]
         self._unconfirmed: deque[EntryRun] = deque()
         self._change: asyncio.Task[None] | None = None
+        self._kept: deque[EntryRun] | None = None
+        """What was confirmed since a new ensemble was proposed; ``None`` if that is not kept."""
+        self._kept_bytes = 0
         self._failure = StorageError(f"ledger {self.ledger_id} has lost its bookies")
         self._closing = False
         self._finished = False
@@ -203,7 +219,8 @@ class LedgerWriter:
             self._slot_failed(slot, error)
             return
         slot.confirmed = last
-        if self._change is None:
+        # A recovery completes the copies: its replacements get all that it found.
+        if self._change is None or not self._recovery:
             self._advance()
 
     def _advance(self) -> None:
@@ -238,11 +255,22 @@ class LedgerWriter:
             if count < len(run.payloads):
                 if count > 0:
                     size = sum(map(len, run.payloads[:count]))
+                    if self._kept is not None:
+                        self._keep(run.part(0, count, 0), size)
                     runs[0] = run = run.part(count, len(run.payloads), size)
                 self.length = run.preceding_bytes
                 return
             runs.popleft()
+            if self._kept is not None:
+                self._keep(run, sum(map(len, run.payloads)))
         self.length = self.pushed_length
+
+    def _keep(self, run: EntryRun, size: int) -> None:
+        assert self._kept is not None
+        self._kept.append(run)
+        self._kept_bytes += size
+        if self._kept_bytes > KEPT_BYTES_MAX:
+            self._kept = None
 
     def _is_drained(self, everywhere: bool) -> bool:
         if self._change is not None or self.last_confirmed < self.last_pushed:
@@ -307,10 +335,9 @@ class LedgerWriter:
         except StorageError as e:
             error = e
         except MetadataError as e:
-            # The change may have been made or not; nothing above the LAC was confirmed.
             error = StorageError(f"ledger {self.ledger_id}: the ensemble change failed: {e}")
         finally:
-            self._change = None
+            self._change = self._kept = None
         if self.error is not None:
             return
         if error is None and self._quorum_lost():
@@ -333,20 +360,39 @@ class LedgerWriter:
         return found
 
     async def _install(self, replacements: dict[int, Bookie]) -> None:
-        ids = [replacements.get(slot.index, slot.bookie).bookie_id for slot in self._slots]
-        ensemble = Ensemble(self.last_confirmed + 1, self.length, tuple(ids))
+        ids = tuple(replacements.get(slot.index, slot.bookie).bookie_id for slot in self._slots)
+        while self._kept is None and self.error is None:
+            first = self.last_confirmed + 1
+            self._kept, self._kept_bytes = deque(), 0
+            await self._propose(Ensemble(first, self.length, ids))
+        if self.error is not None:
+            return
+        assert self._kept is not None
+        for index, bookie in replacements.items():
+            slot = self._slots[index] = _Slot(index, bookie, first - 1)
+            for run in (*self._kept, *self._unconfirmed):
+                self._send(slot, run)
+        self._kept = None
+
+    async def _propose(self, ensemble: Ensemble) -> None:
+        """Return once it is the last one; what was confirmed meanwhile may be kept or not."""
         if self._recovery:
             # It comes true only with the close; see there.
             self.metadata = self.metadata.with_ensemble(ensemble)
-        else:
-            before = self.metadata.ensembles[-1]
-            await self._decide(decisions.change_ensemble(before, ensemble))
-        if self.error is not None:
             return
-        for index, bookie in replacements.items():
-            slot = self._slots[index] = _Slot(index, bookie, self.last_confirmed)
-            for run in self._unconfirmed:
-                self._send(slot, run)
+        change = decisions.change_ensemble(self.metadata.ensembles[-1], ensemble)
+        while self.error is None:
+            try:
+                await self._decide(change)
+            except MetadataRefusedError:
+                raise
+            except MetadataError as e:
+                if self._closing or self._quorum_lost():
+                    raise
+                log.warning("ledger %d: cannot replace a bookie yet: %s", self.ledger_id, e)
+                await asyncio.sleep(CHANGE_RETRY_SECONDS)
+            else:
+                return
 
     async def _decide(self, decide: Decision) -> None:
         try:

@@ -24,9 +24,11 @@ from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.metadata.paths import ledger_path
 from pulsark.metadata.store import ABSENT
 from pulsark.storage.ledger import decisions
+from pulsark.storage.ledger import writer as writer_module
 from pulsark.storage.ledger.manager import LedgerConfig, LedgerManager, LedgerState, is_absent
 from pulsark.storage.ledger.metadata import Ensemble
 from pulsark.storage.ledger.store import Decision, MetadataLedgerStore
+from tests.sim.metadata import AwayStore
 from tests.sim.simulation import Simulation
 from tests.support.ledgers import Cluster, Writes, simulate, turns
 from tests.support.memory_bookie import MemoryBookie
@@ -259,25 +261,93 @@ def test_a_spare_takes_the_place_of_a_failed_bookie() -> None:
     simulate(main)
 
 
-def test_nothing_is_confirmed_while_the_ensemble_change_is_not_in_the_metadata() -> None:
+def test_a_spare_counts_for_nothing_before_the_metadata_name_it() -> None:
     async def main(sim: Simulation) -> None:
-        cluster, writes = Cluster(sim, 3), Writes()
+        cluster, writes = Cluster(sim, 2), Writes()
         manager = cluster.manager()
-        writer = await manager.create(LedgerConfig(3, 3, 2), writes)
+        writer = await manager.create(LedgerConfig(2, 2, 2), writes)
         spare = cluster.add("b4")
         puts = Gate(manager)
         cluster.bookies["b1"].down = True
         writer.append([b"a"])
         await turns()
-        # Two of three answered: an ack quorum. But the spare must not be counted or even asked.
         assert writes.confirmed == []
-        assert spare.entries(0) == {}
+        assert spare.entries(0) == {}, "it is not even asked"
         writer.append([b"b"])
         await turns()
         puts.open()
         await turns()
-        assert writes.confirmed == [1]
+        assert writes.confirmed == [0, 1]
         assert set(spare.entries(0)) == {0, 1}
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("config", [(3, 3, 2), (5, 3, 2)])
+@pytest.mark.parametrize("much", [False, True])
+def test_what_both_ensembles_share_confirms_while_the_change_is_made(
+    config: tuple[int, int, int], much: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``much``: more than is kept for the spare, which is asked from a later entry on then."""
+    monkeypatch.setattr(writer_module, "KEPT_BYTES_MAX", 3 if much else 1 << 20)
+
+    async def main(sim: Simulation) -> None:
+        cluster, writes = Cluster(sim, config[0]), Writes()
+        manager = cluster.manager()
+        writer = await manager.create(LedgerConfig(*config), writes)
+        spare = cluster.add("b9")
+        puts = Gate(manager)
+        cluster.bookies["b1"].down = True
+        for n in range(10):
+            writer.append([b"a", b"b"] if n % 2 else [b"c"])
+            await turns()
+        assert writes.confirmed[-1] == writer.last_pushed == 14, "nobody waits for the metadata"
+        assert spare.entries(0) == {}
+        cluster.bookies["b2"].held = True
+        writer.append([b"d"] * 5)
+        puts.open()
+        await turns()
+        cluster.bookies["b2"].held = False
+        cluster.bookies["b2"].release_held()
+        await turns()
+        assert writes.errors == []
+        assert writer.last_confirmed == writer.last_pushed == 19
+        metadata = await writer.close()
+        last = metadata.ensembles[-1]
+        assert last.first_entry_id > 10 if much else last.first_entry_id <= 1
+        for e in range(last.first_entry_id, 20):
+            for name in metadata.holders(last, e):
+                assert e in cluster.bookies[name].entries(0), f"{e} is not on {name}"
+        length = 0
+        for e in range(20):
+            [(_, payload)] = await manager.read(0, e, e, 1)
+            length += len(payload)
+        assert (metadata.last_entry_id, metadata.length) == (19, length)
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_publishing_goes_on_without_the_metadata_store_when_a_bookie_fails(made: bool) -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, writes = Cluster(sim, 3), Writes()
+        store = AwayStore(cluster.tree, 3, 30, made=made)
+        manager = LedgerManager(store, cluster.bookies, cluster.runtime)
+        writer = await manager.create(LedgerConfig(3, 3, 2), writes)
+        spare = cluster.add("b4")
+        assert store.writes == 2
+        cluster.bookies["b1"].down = True
+        for n in range(25):
+            writer.append([b"%d" % n])
+            await asyncio.sleep(1)
+            assert writes.confirmed[-1] == n, "it does not wait"
+        assert store.writes == 3, "the change was asked for, and nobody knows what became of it"
+        await asyncio.sleep(30)
+        assert writes.errors == []
+        first = cluster.stored().ensembles[-1].first_entry_id
+        assert set(spare.entries(0)) == set(range(first, 25)), "it has all from its first one on"
+        assert first <= 1
+        assert (await writer.close()).last_entry_id == 24
 
     simulate(main)
 
@@ -334,7 +404,8 @@ def test_an_ensemble_change_against_another_owner_fences(other: str) -> None:
         writer.append([b"b"])
         await turns()
         assert [type(e) for e in writes.errors] == [LedgerFencedError]
-        assert writes.confirmed == [0]
+        # The other one asks b2 too, whichever ensemble it knows.
+        assert writes.confirmed in ([0], [0, 1])
 
     simulate(main)
 
