@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.docs.snippets import Snippet, shell_commands
+from tests.support.s3_server import S3Server
 from tests.support.standalone import Standalone
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +29,8 @@ MAKE_TARGETS = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(
 # A standalone that a document starts takes free ports: the well-known ones may be in use.
 PORTS = ("brokerServicePort", "webServicePort", "flightServicePort")
 FREE_PORTS = {f"PULSARK_{key}": "0" for key in PORTS}
+OBJECT_STORE = "https://s3.example.org"
+"""Stands for a server that tests start."""
 FREE_PORTS_TLS = {f"PULSARK_{key}Tls": "0" for key in PORTS}
 
 
@@ -37,6 +41,7 @@ class Reader:
         self.home = home
         self.output = ""
         self.started: list[subprocess.Popen[str]] = []
+        self._leaving = contextlib.ExitStack()
         self._running: list[tuple[subprocess.Popen[str], Path, Path]] = []
         self._spark = spark
         self._names: dict[str, Any] = {}
@@ -72,6 +77,10 @@ class Reader:
         # Spark derives the admin API's address from a service URL that is given: port 8080.
         option = '.option("serviceUrl", "pulsar://localhost:6650")'
         text = text.replace(option, f'{option}.option("adminUrl", "http://localhost:8080")')
+        if OBJECT_STORE in text and OBJECT_STORE not in self._real:
+            self._real[OBJECT_STORE] = self._leaving.enter_context(
+                S3Server(self.home / "s3.log")
+            ).url
         for written, real in self._real.items():
             text = text.replace(written, real)
         return text
@@ -85,13 +94,16 @@ class Reader:
                 # They install, or take minutes: it is enough here that they exist.
                 assert words[1] in MAKE_TARGETS, f"{snippet.place}: no target {words[1]}"
             elif words[:2] == [".venv/bin/pulsark", "standalone"]:
-                if "--conf" in words:
+                if "--conf" in words and self._has_tls(words[words.index("--conf") + 1]):
                     self._start(words, FREE_PORTS_TLS)
                 else:
                     self._start_and_stop(words)
             else:
                 refused = command.endswith("# refused")
                 self._call(snippet, ["bash", "-c", self._here(command)], refused=refused)
+
+    def _has_tls(self, conf: str) -> bool:
+        return "Tls" in (self.home / conf).read_text()
 
     def _export(self, words: list[str]) -> None:
         for word in words:
@@ -157,6 +169,7 @@ class Reader:
         """Stop what was started and still runs."""
         while self._running:
             self._stop_newest()
+        self._leaving.close()
 
     def _stop_newest(self) -> None:
         process, log, ready = self._running.pop()

@@ -54,6 +54,7 @@ EXPECTED = {
         "restored the state of ",
         "Nothing is wrong here.",
     ),
+    "cluster.md": ("is ready",),
     "scaling.md": ("  broker 0 ", "  broker 3 "),
     "security.md": (
         "this machine, with a login",
