@@ -70,6 +70,7 @@ def run(bookkeeper: Cluster) -> Callable[[Callable[[Nodes], Awaitable[None]]], N
     return run_it
 
 
+@pytest.mark.feature("F73")
 def test_a_ledger_is_written_read_and_deleted(bookkeeper: Cluster) -> None:
     async def scenario() -> None:
         payloads = [b"entry %d " % n * (n % 50) for n in range(2000)]
@@ -90,6 +91,7 @@ def test_a_ledger_is_written_read_and_deleted(bookkeeper: Cluster) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.feature("F74")
 def test_an_open_ledger_is_recovered_and_its_writer_fenced(bookkeeper: Cluster) -> None:
     async def scenario() -> None:
         async with ledgers_of(bookkeeper) as ours, ledgers_of(bookkeeper) as theirs:
@@ -110,6 +112,7 @@ def test_an_open_ledger_is_recovered_and_its_writer_fenced(bookkeeper: Cluster) 
     asyncio.run(scenario())
 
 
+@pytest.mark.feature("F71")
 def test_bookkeepers_tools_and_ours_read_each_others_ledgers(bookkeeper: Cluster) -> None:
     async def scenario() -> None:
         async with ledgers_of(bookkeeper) as ledgers:

@@ -63,6 +63,7 @@ async def check_copies(
                     n += 1
 
 
+@pytest.mark.feature("F70")
 def test_copies_of_a_dead_bookie_are_restored_in_closed_and_open_ledgers(cluster: Cluster) -> None:
     async def scenario() -> None:
         payloads = [b"%06d" % n * 20 for n in range(6000)]

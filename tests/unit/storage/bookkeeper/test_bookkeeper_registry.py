@@ -128,6 +128,7 @@ async def appended(bookie: Bookie) -> None:
     await future
 
 
+@pytest.mark.feature("F71")
 def test_bookies_come_and_go() -> None:
     async def scenario(world: World) -> None:
         async with world.registry() as registry:
