@@ -418,6 +418,25 @@ async def test_a_job_seals_partitions_of_both(brokers: TableBrokers) -> None:
 
 
 @two_brokers(sealEnabled=True, sealByJobs=True)
+async def test_what_the_tables_broker_has_attached_is_not_planned_again(
+    brokers: TableBrokers,
+) -> None:
+    await published(brokers)
+    table_id, files = await staged_by_a_job(brokers)
+
+    async def lose(step: str) -> None:
+        if step.startswith("before attached"):
+            raise AnswerLost("it does not hear of it")
+
+    brokers.calls.at_step = lose
+    assert await brokers.a.sealing.jobs.attach(BASE, table_id, files) == 1
+    for broker in (brokers.a, brokers.b):
+        assert not await broker.sealing.jobs.plan(
+            [BASE], "job", everything=True, lease_seconds=600, range_bytes=1 << 30
+        )
+
+
+@two_brokers(sealEnabled=True, sealByJobs=True)
 async def test_files_of_a_job_are_attached_only_while_their_partitions_stay(
     brokers: TableBrokers,
 ) -> None:
