@@ -96,6 +96,86 @@ def run_standalone() -> None:
     standalone([])
 
 
+@app.command("initialize-cluster-metadata")
+def initialize_cluster_metadata(
+    cluster: Annotated[
+        str, typer.Option("--cluster", "-c", help="Name of the cluster.", show_default=False)
+    ],
+    metadata_store: Annotated[
+        str,
+        typer.Option(
+            "--metadata-store", "-md", metavar="URL", help="zk:HOST:2181/PATH.", show_default=False
+        ),
+    ],
+    web_service_url: Annotated[
+        str,
+        typer.Option(
+            "--web-service-url", "-uw", metavar="URL", help="http://HOST:8080", show_default=False
+        ),
+    ],
+    web_service_url_tls: Annotated[
+        str, typer.Option("--web-service-url-tls", "-tw", metavar="URL", help="https://HOST:8443")
+    ] = "",
+    broker_service_url: Annotated[
+        str, typer.Option("--broker-service-url", "-ub", metavar="URL", help="pulsar://HOST:6650")
+    ] = "",
+    broker_service_url_tls: Annotated[
+        str,
+        typer.Option(
+            "--broker-service-url-tls", "-tb", metavar="URL", help="pulsar+ssl://HOST:6651"
+        ),
+    ] = "",
+    configuration_store: Annotated[
+        str,
+        typer.Option(
+            "--configuration-metadata-store",
+            "-cms",
+            metavar="URL",
+            help="The same as --metadata-store.",
+        ),
+    ] = "",
+    bundles: Annotated[
+        int,
+        typer.Option(
+            "--default-namespace-bundle-number",
+            "-bn",
+            min=0,
+            help="Bundles of public/default; 0 is 16.",
+        ),
+    ] = 0,
+    bookkeeper: Annotated[
+        str,
+        typer.Option(
+            "--bookkeeper-metadata-service-uri",
+            metavar="URI",
+            help="Where BookKeeper is to be; else below the metadata store, in ledgers.",
+        ),
+    ] = "",
+    existing_bookkeeper: Annotated[
+        str,
+        typer.Option(
+            "--existing-bk-metadata-service-uri",
+            metavar="URI",
+            help="The same of a BookKeeper that is there: nothing of it is made.",
+        ),
+    ] = "",
+    json: Json = False,
+) -> None:
+    """Make a new cluster's metadata in ZooKeeper, once, before its bookies and brokers start."""
+    from pulsark.cli.initialize import Wanted, run_initialize
+
+    wanted = Wanted(
+        cluster, metadata_store, configuration_store, bookkeeper, existing_bookkeeper, bundles
+    )
+    urls = {
+        "serviceUrl": web_service_url,
+        "serviceUrlTls": web_service_url_tls,
+        "brokerServiceUrl": broker_service_url,
+        "brokerServiceUrlTls": broker_service_url_tls,
+    }
+    run_initialize(wanted, urls, as_json=json)
+
+
 @app.command()
 def produce(
     topic: Topic,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pulsark.errors import CorruptMetadataError, MetadataError, OutcomeUnknownError
 from pulsark.limits import METADATA_COMMIT_BYTES_MAX
+from pulsark.metadata.initialisation import COMMAND
 from pulsark.metadata.zookeeper.layout import (
     BASE,
     CHANGES,
@@ -46,7 +47,8 @@ async def find_or_create(client: ZooKeeperClient, identity: str, *, create: bool
         if not create:
             raise MetadataError(
                 f"{client.address} has no metadata store of Pulsark: it is another ZooKeeper or "
-                "another path than before, or has lost its data. Nothing is served from it"
+                "another path than before, or has lost its data. Nothing is served from it. For a "
+                f"new cluster run `{COMMAND}` once"
             )
         await client.make(BASE)
         with suppress(NodeExistsError):  # another process was first

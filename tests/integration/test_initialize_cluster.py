@@ -1,0 +1,84 @@
+"""``pulsark initialize-cluster-metadata`` against a real ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from pulsark.cli import main
+from pulsark.errors import MetadataError
+from pulsark.metadata.initialisation import check_initialized
+from pulsark.metadata.zookeeper.address import ZooKeeperAddress
+from pulsark.metadata.zookeeper.client import ZooKeeperClient
+from pulsark.metadata.zookeeper.store import ZooKeeperMetadataStore
+from pulsark.runtime import Runtime, SystemClock
+
+COMMAND = "initialize-cluster-metadata"
+URLS = ("--web-service-url", "http://h:8080", "--broker-service-url", "pulsar://h:6650")
+
+
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    def run_one(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["pulsark", COMMAND, *words])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    return run_one
+
+
+@pytest.mark.feature("F60", "F68")
+def test_a_cluster_is_made_once_and_its_brokers_find_it(
+    zookeeper: ZooKeeperAddress, run: Callable[..., tuple[int, str]]
+) -> None:
+    options = ("--cluster", "c", "--metadata-store", str(zookeeper), *URLS)
+
+    async def brokers_start() -> None:
+        store = await ZooKeeperMetadataStore.open(zookeeper, Runtime(), create=False)
+        try:
+            await check_initialized(store, "c", str(zookeeper))
+        finally:
+            await store.close()
+
+    async def bookies() -> list[str]:
+        client = await ZooKeeperClient.connect(zookeeper, SystemClock())
+        try:
+            return sorted(await client.children("/ledgers"))
+        finally:
+            await client.close()
+
+    with pytest.raises(MetadataError, match=COMMAND):
+        asyncio.run(brokers_start())
+    existing = ("--existing-bk-metadata-service-uri", f"zk://{zookeeper.hosts}/none/ledgers")
+    code, said = run(*options, *existing)
+    assert (code, "there is no BookKeeper" in said) == (1, True)
+    code, said = run(*options, "-bn", "8", "--json")
+    assert code == 0
+    made = json.loads(said)["made"]
+    assert made == [
+        f"BookKeeper's nodes below {zookeeper}/ledgers",
+        "cluster c",
+        "tenant public",
+        "namespace public/default with 8 bundles",
+        "tenant pulsar",
+        "namespace pulsar/system with 8 bundles",
+        "racks of bookies: none",
+    ]
+    asyncio.run(brokers_start())
+    assert asyncio.run(bookies()) == ["INSTANCEID", "LAYOUT", "available"]
+    existing = ("--existing-bk-metadata-service-uri", f"zk+null://{zookeeper.hosts}")
+    existing = (existing[0], f"{existing[1]}{zookeeper.root}/ledgers")
+    assert run(*options, *existing) == (0, "Everything was there for cluster c\n")
+    code, said = run("-c", "d", "-md", str(zookeeper), *URLS)
+    assert (code, said.splitlines()[:2]) == (0, ["Made for cluster d:", "  cluster d"])
