@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from pulsark import __version__
 from pulsark.config.addresses import asks_for_login, check_access
 from pulsark.errors import StorageError
-from pulsark.metadata.sqlite import SqliteMetadataStore
 from pulsark.processes.access import warn_of_access
 from pulsark.processes.own_disks import OwnDisks
 from pulsark.processes.served_broker import ServedBroker, Stored, within_fleet
@@ -55,14 +54,9 @@ class Standalone:
         disks = OwnDisks(settings, data_dir, runtime, adopt=self._adopt)
         disks.make_directories()
         cleanup.enter_context(locked(data_dir))
-        disks.check_store()
-        metadata = await SqliteMetadataStore.open(
-            data_dir.metadata_path,
-            runtime,
-            accept_loss=self._adopt,
-            timeout_seconds=settings.metadataStoreOperationTimeoutSeconds,
-        )
+        metadata = await disks.open_store(alone=True)
         cleanup.push_async_callback(metadata.close)
+        metadata.session.on_end(self._session_ended)
         bookies = await disks.open_bookies(metadata, cleanup, self._fail)
         stored = Stored(metadata, bookies, await disks.open_roots(metadata))
         settings = within_fleet(settings, len(bookies))
@@ -77,6 +71,9 @@ class Standalone:
     def _fail(self, error: StorageError) -> None:
         if not self.ended.done():
             self.ended.set_exception(error)
+
+    def _session_ended(self) -> None:
+        self._fail(StorageError("the session of the metadata store has ended"))
 
     def end(self) -> None:
         """Complete ``ended``: the operator asked for an orderly stop."""

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pulsark.config.several_brokers import check_kinds, check_own_ports
+from pulsark.config.store_urls import check_store_urls
 from pulsark.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def check_together(settings: Settings) -> None:
             "enablePersistentTopics=false and enableNonPersistentTopics=false: "
             "a broker serves at least one kind of topic; set one of them to true"
         )
+    check_store_urls(settings)
     _check_ports(settings)
     check_own_ports(settings)
     check_kinds(settings)

@@ -99,7 +99,6 @@ clusterMigrationAutoResourceCreation=true
 clusterMigrationCheckDurationSeconds=0
 compactionServiceFactoryClassName=org.apache.pulsar.compaction.PulsarCompactionServiceFactory
 configurationMetadataStoreConfigPath
-configurationMetadataStoreUrl
 configurationMetadataSyncEventTopic
 configurationStoreServers
 connectionLivenessCheckTimeoutMillis=5000
@@ -281,8 +280,6 @@ metadataStoreBatchingMaxOperations=1000
 metadataStoreBatchingMaxSizeKb=128
 metadataStoreCacheExpirySeconds=300
 metadataStoreConfigPath
-metadataStoreSessionTimeoutMillis=30000
-metadataStoreUrl
 metadataSyncEventTopic
 metricsBufferResponse=false
 metricsServletTimeoutMs=30000

@@ -36,6 +36,25 @@ class StorageSettings(QuotaSettings):
     managedLedgerCacheSizeMB: int = setting(
         256, "MB", "Memory for the newest entries of all topics", ge=1, le=1_048_576
     )
+    metadataStoreUrl: str = setting(
+        "",
+        "URL",
+        "Where metadata are: zk:HOST:PORT,HOST:PORT/PATH is ZooKeeper; empty, or rocksdb:...: a "
+        "file in dataDir",
+    )
+    configurationMetadataStoreUrl: str = setting(
+        "",
+        "URL",
+        "ZooKeeper with clusters, tenants, namespaces, numbers of partitions and resource groups, "
+        "if they are not in metadataStoreUrl",
+    )
+    metadataStoreSessionTimeoutMillis: int = setting(
+        30_000,
+        "ms",
+        "ZooKeeper ends the session of a broker that is silent for so long",
+        ge=1000,
+        le=3_600_000,
+    )
     metadataStoreOperationTimeoutSeconds: int = setting(
         30, "s", "A write of the metadata store that takes longer fails", ge=1, le=3600
     )

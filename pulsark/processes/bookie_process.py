@@ -7,7 +7,6 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsark.limits import FRAME_OVERHEAD_BYTES
-from pulsark.metadata.sqlite_shared import SharedSqliteMetadataStore
 from pulsark.processes.duty import Disks
 from pulsark.processes.own_disks import OwnDisks
 from pulsark.processes.run_directory import RunDirectory
@@ -52,12 +51,7 @@ class BookieProcess:
         disks = OwnDisks(settings, data, runtime, adopt=self._adopt)
         disks.make_directories()
         cleanup.enter_context(locked_bookies(data))
-        disks.check_store()
-        metadata = await SharedSqliteMetadataStore.join(
-            data.metadata_path,
-            runtime,
-            timeout_seconds=settings.metadataStoreOperationTimeoutSeconds,
-        )
+        metadata = await disks.open_store(alone=False)
         cleanup.push_async_callback(metadata.close)
         bookies = await disks.open_bookies(metadata, cleanup, self._failed)
         roots = await disks.open_roots(metadata)

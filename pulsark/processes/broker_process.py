@@ -7,8 +7,9 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
+from pulsark.config.store_urls import store_url
 from pulsark.errors import ConfigError, MetadataError
-from pulsark.metadata.sqlite_shared import SharedSqliteMetadataStore
+from pulsark.processes.joined_metadata import join_metadata
 from pulsark.processes.run_directory import RunDirectory
 from pulsark.processes.served_broker import ServedBroker, SharedPorts, Stored, within_fleet
 from pulsark.storage.backup.data_dir import DataDir
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pulsark.errors import PulsarkError
+    from pulsark.metadata.store import MetadataStore
     from pulsark.processes.duty import Duty
     from pulsark.runtime import Runtime
 
@@ -60,20 +62,17 @@ class BrokerProcess:
         served = ServedBroker(settings, runtime, stored, cleanup, adopt=self._adopt, shared=shared)
         return (await served.start()).as_json()
 
-    async def _metadata(self, path: str) -> SharedSqliteMetadataStore:
-        if not os.path.exists(path):  # the bookie process has made it, or refused to start
+    async def _metadata(self, path: str) -> MetadataStore:
+        if not store_url(self._settings) and not os.path.exists(path):
+            # The bookie process has made it, or refused to start.
             raise ConfigError(f"the metadata store {path} is missing: was it moved or deleted?")
-        metadata = await SharedSqliteMetadataStore.join(
-            path,
-            self._runtime,
-            timeout_seconds=self._settings.metadataStoreOperationTimeoutSeconds,
-        )
+        metadata = await join_metadata(self._settings, path, self._runtime, create=False)
         self._cleanup.push_async_callback(metadata.close)
         metadata.session.on_end(self._session_ended)
         return metadata
 
     async def _bookie(
-        self, bookie_id: str, run: RunDirectory, metadata: SharedSqliteMetadataStore
+        self, bookie_id: str, run: RunDirectory, metadata: MetadataStore
     ) -> RemoteBookie:
         bookie = await RemoteBookie.connect(
             unix_socket(run.address_of_bookie(bookie_id)),

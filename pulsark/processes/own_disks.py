@@ -10,7 +10,15 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from pulsark.storage.bookie.fleet import check_store_is_there, leave_when_failed, open_fleet
+from pulsark.config.store_urls import store_url
+from pulsark.metadata.sqlite import SqliteMetadataStore
+from pulsark.processes.joined_metadata import join_metadata
+from pulsark.storage.bookie.fleet import (
+    bookie_in_service,
+    check_store_is_there,
+    leave_when_failed,
+    open_fleet,
+)
 from pulsark.storage.bookie.journal_settings import JournalSettings
 from pulsark.storage.roots.any_root import files_of_roots
 from pulsark.storage.roots.options import ObjectStoreOptions
@@ -29,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class OwnDisks:
-    """Call the methods in their order; open the metadata store after ``check_store``."""
+    """Call the methods in their order."""
 
     def __init__(
         self, settings: Settings, data: DataDir, runtime: Runtime, *, adopt: bool = False
@@ -49,10 +57,25 @@ class OwnDisks:
                 disk.make_dirs(home.journal_dir)
                 disk.make_dirs(home.ledger_dir)
 
-    def check_store(self) -> None:
-        """Raise ``OtherStoreError`` if there are bookies but their metadata store is missing."""
-        if not self._adopt:
-            check_store_is_there(self._data.metadata_path, self._data.homes, self._runtime.disk)
+    async def open_store(self, *, alone: bool) -> MetadataStore:
+        """The metadata store, which is created with the first bookies only.
+
+        ``OtherStoreError`` or ``MetadataError`` if there are bookies and their store is missing.
+        ``alone``: no other process uses it.
+        """
+        settings, data, disk = self._settings, self._data, self._runtime.disk
+        url = store_url(settings)
+        create = self._adopt or bookie_in_service(data.homes, disk) is None
+        if not url and not self._adopt:
+            check_store_is_there(data.metadata_path, data.homes, disk)
+        if not url and alone:
+            return await SqliteMetadataStore.open(
+                data.metadata_path,
+                self._runtime,
+                accept_loss=self._adopt,
+                timeout_seconds=settings.metadataStoreOperationTimeoutSeconds,
+            )
+        return await join_metadata(settings, data.metadata_path, self._runtime, create=create)
 
     async def open_bookies(
         self,

@@ -51,18 +51,24 @@ def check_store_is_there(path: str, homes: Iterable[BookieHome], disk: Disk) -> 
     Asked before a store is opened: opening would make a new one, which lies in the way of the
     right one.
     """
-    if os.path.exists(path):
-        return
+    found = None if os.path.exists(path) else bookie_in_service(homes, disk)
+    if found is not None:
+        bookie_id, directory = found
+        raise OtherStoreError(
+            f"{path} is not there, and bookie {bookie_id} in {directory} is in service. {WAYS_OUT}"
+        )
+
+
+def bookie_in_service(homes: Iterable[BookieHome], disk: Disk) -> tuple[str, str] | None:
+    """A bookie that belongs to a metadata store, and its directory."""
     for home in homes:
         try:
             identity = load_identity(disk, home.ledger_dir)
         except (ConfigError, OSError):
             continue  # it is said when the bookie is opened
         if identity is not None:
-            raise OtherStoreError(
-                f"{path} is not there, and bookie {identity.bookie_id} in {home.ledger_dir} is in "
-                f"service. {WAYS_OUT}"
-            )
+            return identity.bookie_id, home.ledger_dir
+    return None
 
 
 async def open_fleet(

@@ -1,0 +1,45 @@
+"""Settings that say where metadata are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pulsark.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pulsark.config.settings import Settings
+
+_ZOOKEEPER: Final = "zk:"
+_ON_THIS_MACHINE: Final = ("rocksdb:", "file:")
+"""What Pulsar's standalone has here: a store on the machine's own disk, which is SQLite here."""
+
+
+def store_url(settings: Settings) -> str:
+    """Where metadata are; empty is a file in the data directory."""
+    url = settings.metadataStoreUrl
+    return "" if url.startswith(_ON_THIS_MACHINE) else url
+
+
+def configuration_store_url(settings: Settings) -> str:
+    """Where clusters, tenants and namespaces are; empty if with everything else."""
+    url = settings.configurationMetadataStoreUrl
+    same = url == settings.metadataStoreUrl or url.startswith(_ON_THIS_MACHINE)
+    return "" if same else url
+
+
+def check_store_urls(settings: Settings) -> None:
+    """``ConfigError`` for a store that there is not."""
+    for key, url in (
+        ("metadataStoreUrl", store_url(settings)),
+        ("configurationMetadataStoreUrl", configuration_store_url(settings)),
+    ):
+        if url and not url.startswith(_ZOOKEEPER):
+            raise ConfigError(
+                f"{key}={url}: only ZooKeeper (zk:HOST:PORT/PATH) and a file in dataDir (empty) "
+                "are possible"
+            )
+    if configuration_store_url(settings) and not store_url(settings):
+        raise ConfigError(
+            "configurationMetadataStoreUrl without metadataStoreUrl: give the metadata of this "
+            "cluster a ZooKeeper, too, or leave both empty"
+        )
