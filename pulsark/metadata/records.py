@@ -47,6 +47,8 @@ def decode(found: Versioned) -> Json:
         record: Json = json.loads(found.value)
     except ValueError as error:
         raise CorruptMetadataError(f"a record cannot be read: {error}") from error
+    if not isinstance(record, dict):
+        raise CorruptMetadataError("a record cannot be read: it is no object")
     if record.get("version") != FORMAT_VERSION:
         raise CorruptMetadataError(
             f"a record has format version {record.get('version')}, this program knows "

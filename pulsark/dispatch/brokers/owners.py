@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.model.service_urls import ServiceUrls
+from pulsark.errors import CorruptMetadataError
 from pulsark.metadata.paths import (
     BUNDLE_OWNERS,
     assigned_bundle_path,
@@ -52,16 +53,21 @@ class BundleOwner:
 
     @classmethod
     def decode(cls, value: bytes) -> BundleOwner:
-        """The inverse of ``encode``. A claim has no Flight port."""
-        found = json.loads(value)
-        urls = ServiceUrls(
-            broker=found["nativeUrl"],
-            web=found["httpUrl"],
-            broker_tls=found.get("nativeUrlTls", ""),
-            web_tls=found.get("httpUrlTls", ""),
-        )
-        broker_id = found.get("brokerId", urls.broker_id)
-        return cls(broker_id, found.get("instance", ""), urls, found["disabled"])
+        """The inverse of ``encode``; ``CorruptMetadataError``. A claim has no Flight port."""
+        try:
+            found = json.loads(value)
+            urls = ServiceUrls(
+                broker=found["nativeUrl"],
+                web=found["httpUrl"],
+                broker_tls=found.get("nativeUrlTls", ""),
+                web_tls=found.get("httpUrlTls", ""),
+            )
+            broker_id = found.get("brokerId", urls.broker_id)
+            return cls(broker_id, found.get("instance", ""), urls, found["disabled"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptMetadataError(
+                f"the claim of a bundle cannot be read: {error!r}"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +86,12 @@ class Assigned:
 
     @classmethod
     def decode(cls, found: Versioned) -> Assigned:
-        """The inverse of ``encode``."""
-        record = json.loads(found.value)
-        return cls(record["broker"], record["since"])
+        """The inverse of ``encode``; what cannot be read names nobody, and can be replaced."""
+        try:
+            record = json.loads(found.value)
+            return cls(str(record["broker"]), int(record["since"]))
+        except (ValueError, KeyError, TypeError):
+            return cls("", 0)
 
     def holds(self, now_ms: int) -> bool:
         """Whether the assignment is still valid."""

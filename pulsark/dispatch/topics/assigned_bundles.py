@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.brokers.owners import Assigned
+from pulsark.dispatch.loop.retries import until_read
 from pulsark.errors import BadVersionError, PulsarkError
 from pulsark.metadata.paths import ASSIGNED_BUNDLES, assigned_bundle_at, assigned_bundle_path
 
@@ -55,23 +56,28 @@ class AssignedBundles:
         self._claim_soon()
 
     def _claim_soon(self) -> None:
-        if self._claiming is None:
-            self._claiming = asyncio.create_task(self._claim())
+        if self._claiming is None or self._claiming.done():
+            work = until_read(self._claim, "bundles that are assigned to this broker have to wait")
+            self._claiming = asyncio.create_task(work)
 
     async def _claim(self) -> None:
-        try:
-            while self._all or self._waiting:
-                if self._all:
-                    self._all = False
+        while self._all or self._waiting:
+            # What changes meanwhile has to be read after it.
+            if self._all:
+                self._all = False
+                try:
                     self._waiting.update(dict.fromkeys(await self._list()))
-                    continue
-                bundle = next(iter(self._waiting))
-                del self._waiting[bundle]
+                except PulsarkError:
+                    self._all = True
+                    raise
+                continue
+            bundle = next(iter(self._waiting))
+            del self._waiting[bundle]
+            try:
                 await self._take(bundle)
-        except PulsarkError as error:
-            log.warning("bundles that are assigned to this broker are not claimed: %s", error)
-        finally:
-            self._claiming = None
+            except PulsarkError:
+                self._waiting[bundle] = None
+                raise
 
     async def _list(self) -> list[str]:
         found = [""]
