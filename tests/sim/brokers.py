@@ -141,7 +141,13 @@ class Brokers:
         self.topics = [
             TopicName.parse(f"persistent://public/default/t{number}") for number in range(topics)
         ]
-        self.confirmed: dict[TopicName, dict[tuple[int, int], bytes]] = {n: {} for n in self.topics}
+        self.brief = TopicName.parse("persistent://public/default/brief")
+        """One that is deleted now and then, whole."""
+        self._deleting = self._deletions = 0
+        """How many are under way, and how many have begun."""
+        self.confirmed: dict[TopicName, dict[tuple[int, int], bytes]] = {
+            name: {} for name in (*self.topics, self.brief)
+        }
         self.acknowledged: dict[TopicName, set[tuple[int, int]]] = {n: set() for n in self.topics}
         self._number = 0
         self._places = number
@@ -156,6 +162,7 @@ class Brokers:
         clock = node._runtime.clock
         node.metadata = store = ShakyStore(node._tree, clock, random.Random(self.rng.random()))
         node.broker = node._new_broker()
+        node.broker.deletion._elsewhere = lambda: None  # no HTTP: clients ask the owner
         await node.broker.start(ServiceUrls(f"pulsar://b{place}:1", f"http://b{place}:2"))
         store.part = UNANSWERED if self.faulty else 0.0
         return node
@@ -211,6 +218,7 @@ class Brokers:
 
         ``blindly``: it asks nobody, as one that knows the owner from before.
         """
+        begun = -1 if self._deleting else self._deletions
         with suppress(PulsarkError, TimeoutError):
             if not blindly:
                 place = self.place_of((await self.ask(place, name))[1])
@@ -224,11 +232,24 @@ class Brokers:
                 client.send_bytes(publish(1, 0, payload))
                 kinds = Command.SEND_RECEIPT, Command.SEND_ERROR, Command.CLOSE_PRODUCER
                 answer = await client.take(*kinds, seconds=30)
-                if answer.type == Command.SEND_RECEIPT:
+                stays = name != self.brief or begun == self._deletions
+                if answer.type == Command.SEND_RECEIPT and stays:
                     found_id = answer.send_receipt.message_id
                     self.confirmed[name][found_id.ledgerId, found_id.entryId] = payload
             finally:
                 client.hang_up()
+
+    async def delete(self, place: int) -> None:
+        """The brief topic. What is published once it is over stays, whatever came of it."""
+        self._deletions += 1
+        self._deleting += 1
+        self.confirmed[self.brief].clear()
+        try:
+            with suppress(PulsarkError, TimeoutError):
+                node = self.nodes[self.place_of((await self.ask(place, self.brief))[1])]
+                await node.broker.deletion.delete_topic(self.brief, force=True)
+        finally:
+            self._deleting -= 1
 
     async def acknowledge(self, place: int, name: TopicName) -> None:
         """Some of what there is, by a consumer of its own."""
@@ -284,7 +305,7 @@ class Brokers:
                 await self.restart(place, killed=True)
         await asyncio.sleep(40)
         self.check_owners()
-        for name in self.topics:
+        for name in self.confirmed:
             answers = [await self._settled(place, name) for place in range(len(self.nodes))]
             assert len({found.broker_id for found in answers}) == 1, f"{name}: {answers}"
             await self._check_entries(self.nodes[self.place_of(answers[0])], name)
@@ -313,5 +334,7 @@ class Brokers:
             (each.message.message_id.ledgerId, each.message.message_id.entryId)
             for each in await client.deliveries()
         }
-        assert not again & self.acknowledged[name], f"{name} forgets what was acknowledged"
+        assert not again & self.acknowledged.get(name, set()), (
+            f"{name} forgets what was acknowledged"
+        )
         client.hang_up()

@@ -63,6 +63,7 @@ async def step(brokers: Brokers) -> None:
     node = brokers.nodes[place]
     happens = rng.random()
     if happens < 0.45:
+        name = rng.choice((name, name, name, brokers.brief))
         await brokers.publish(place, name, blindly=happens < 0.12)
     elif happens < 0.6:
         await brokers.acknowledge(place, name)
@@ -72,8 +73,10 @@ async def step(brokers: Brokers) -> None:
         bundle = await node.broker.ownership.bundle_named(name)
         to = rng.choice(("", *(other for other in node.broker.registry.live)))
         await node.broker.bundle_release.release(bundle, to)
-    elif happens < 0.85:
+    elif happens < 0.81:
         await node.broker.topics.unload(name)
+    elif happens < 0.85:
+        await brokers.delete(place)
     elif happens < 0.92:
         store = brokers.store(place)
         store.cut_off()
