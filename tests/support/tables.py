@@ -110,9 +110,10 @@ def check_entries(
 
 
 class GrowingTable:
-    """A table on the real disk that grows by attaches, of entries with two messages."""
+    """A table on one root that grows by attaches, of entries with two messages."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path | str, files: RootFiles | None = None) -> None:
+        self.files: RootFiles = files or OsDisk()
         self.directory = table_directory(str(root), TOPIC, TABLE_ID)
         self._tree = MemoryTree()
         self._attaches = 0
@@ -136,7 +137,7 @@ class GrowingTable:
                 0,
                 5,
                 [self.directory],
-                OsDisk(),
+                self.files,
                 f"n{self._attaches}",
                 values=values,
             )
@@ -155,15 +156,15 @@ class GrowingTable:
 
     def fold(self, version: int) -> None:
         """Let the log begin with a checkpoint of a version."""
-        make_base(OsDisk(), self.directory, version)
-        assert forget(OsDisk(), self.directory, version, 1000)
+        make_base(self.files, self.directory, version)
+        assert forget(self.files, self.directory, version, 1000)
 
     async def _attach(self, partition: int, ledger_id: int, first: int, count: int) -> None:
         owner = await self._owner()
         self._attaches += 1
         entries = [(i, entry(i, 2)) for i in range(first, first + count)]
         files = seal(
-            entries, partition, ledger_id, [self.directory], OsDisk(), f"n{self._attaches}"
+            entries, partition, ledger_id, [self.directory], self.files, f"n{self._attaches}"
         )
         await owner.attach(files)
 
@@ -176,4 +177,5 @@ class GrowingTable:
             MemoryMetadataStore(self._tree),
             runtime,
             runtime.new_worker("table"),
+            files=self.files,
         )

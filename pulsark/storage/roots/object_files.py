@@ -12,8 +12,10 @@ import contextlib
 import errno
 import re
 import tempfile
+from collections import OrderedDict
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from threading import Lock
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import obstore
@@ -44,7 +46,8 @@ READ_BYTES: Final = 1 << 20
 HEAD_BYTES: Final = 64 << 10
 """The same where a file begins: commits have less, and of a large file that is not needed first."""
 
-PIECES_KEPT: Final = 2
+OBJECTS_KEPT: Final = 16
+"""Open objects of which the piece that was read last is kept: a reader has many files open."""
 
 PUTS: Final = 3
 """How often a put of a new name is tried whose outcome is unknown."""
@@ -66,6 +69,7 @@ class ObjectFiles:
         self._options = options
         self._clock = clock
         self._buckets: dict[str, _Bucket] = {}
+        self._pieces = _Pieces()
 
     def make_dirs(self, path: str) -> None:
         pass
@@ -89,7 +93,7 @@ class ObjectFiles:
                 if "416" not in _said(e):
                     raise
                 size, head = 0, b""  # an empty object has no range at all
-        return _Object(size, head, partial(self._range, path))
+        return _Object(size, head, partial(self._range, path), self._pieces)
 
     def _range(self, path: str, start: int, end: int) -> bytes:
         with self._asking(path) as (bucket, key):
@@ -230,31 +234,56 @@ class _Upload:
         self._content.close()
 
 
-class _Object:
-    """An object that is read piece by piece; the pieces that were read last are kept."""
+class _Pieces:
+    """What was read last of the objects that were used last."""
 
-    def __init__(self, size: int, head: bytes, load: Any) -> None:
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._found: OrderedDict[_Object, tuple[int, bytes]] = OrderedDict()
+
+    def of(self, reader: _Object) -> tuple[int, bytes]:
+        """A piece and where it begins; an empty one if there is none."""
+        with self._lock:
+            return self._found.get(reader, (0, b""))
+
+    def keep(self, reader: _Object, start: int, piece: bytes) -> None:
+        with self._lock:
+            self._found[reader] = start, piece
+            self._found.move_to_end(reader)
+            if len(self._found) > OBJECTS_KEPT:
+                self._found.popitem(last=False)
+
+    def drop(self, reader: _Object) -> None:
+        with self._lock:
+            self._found.pop(reader, None)
+
+
+class _Object:
+    """An object that is read piece by piece."""
+
+    def __init__(self, size: int, head: bytes, load: Any, pieces: _Pieces) -> None:
         self._size = size
         self._load = load
-        self._pieces: tuple[tuple[int, bytes], ...] = ((0, head),)
+        self._pieces = pieces
+        pieces.keep(self, 0, head)
 
     def read(self, offset: int, size: int) -> bytes:
         end = min(offset + size, self._size)
         if end <= offset:
             return b""
-        for start, piece in self._pieces:
-            if start <= offset and end <= start + len(piece):
-                return piece[offset - start : end - start]
+        start, piece = self._pieces.of(self)
+        if start <= offset and end <= start + len(piece):
+            return piece[offset - start : end - start]
         start = max(min(offset, self._size - HEAD_BYTES), 0)
         piece = self._load(start, min(max(end, start + READ_BYTES), self._size))
-        self._pieces = ((start, piece), *self._pieces)[:PIECES_KEPT]
+        self._pieces.keep(self, start, piece)
         return bytes(piece[offset - start : end - start])
 
     def uncache(self) -> None:
         pass
 
     def close(self) -> None:
-        self._pieces = ()
+        self._pieces.drop(self)
 
 
 def _split(path: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.errors import StorageError, UnreadableExcerptError
 from pulsark.runtime import Runtime, Worker, run_in_worker
+from pulsark.storage.roots.root_files import in_object_store
 from pulsark.storage.table.files import orphans
 from pulsark.storage.table.files.seal_range import SealRange
 from pulsark.storage.table.process.process import Entries, Piece, TableProcess
@@ -27,6 +28,9 @@ log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 5.0
 PATIENCE_RATE = 8 << 20
 """Bytes for which sealing a range patiently may take a second more."""
+
+PATIENCE_WITH_STORES_SECONDS = 60.0
+"""The same where files go to an object store, for which no processor is needed to wait."""
 
 HURRY_SECONDS = 300.0
 """Time without patience after a range that took longer."""
@@ -107,7 +111,9 @@ class TableProcesses:
         source: PiecesOf = located or entries_of
         process, seconds = self.normal, None
         if patient and now >= self._patience_from:
-            process, seconds = self.patient, PATIENCE_SECONDS + wanted.size / PATIENCE_RATE
+            far = any(map(in_object_store, roots))
+            least = PATIENCE_WITH_STORES_SECONDS if far else PATIENCE_SECONDS
+            process, seconds = self.patient, least + wanted.size / PATIENCE_RATE
         while True:
             try:
                 return await attempt(process, source, seconds)
