@@ -154,11 +154,16 @@ def test_the_broker_fetches_from_nowhere_but_issuers() -> None:
     assert users_of("http.client", "urllib.request", "requests", "httpx", "aiohttp") == [
         "security/openid.py"
     ]
-    # Brokers call brokers that announced themselves in the metadata store. The supervisor reads
-    # from sockets that it has made itself.
+    # Brokers call brokers and bookies that announced themselves in the metadata store, and the
+    # ZooKeeper of their settings. The supervisor reads from sockets that it has made itself, and
+    # asks servers that it has started.
     assert callers_of("create_connection", "open_connection", "open_unix_connection") == [
         "dispatch/peers/http_call.py",
+        "metadata/zookeeper/client.py",
+        "processes/bookkeeper_server.py",
         "processes/kept_child.py",
+        "processes/zookeeper_server.py",
+        "storage/bookkeeper/link.py",
     ]
     # What a client names as its broker is for proxies, and nobody reads it.
     assert "proxy_to_broker_url" not in inspect.getsource(Handshake)
@@ -177,8 +182,12 @@ def test_clients_of_ours_verify_certificate_and_host() -> None:
 def test_signatures_are_compared_in_constant_time() -> None:
     assert "compare_digest" in inspect.getsource(HMACAlgorithm.verify)
     # In ``passwords`` it makes the key of a dictionary from a secret of the process: nothing is
-    # compared there.
-    assert users_of("hmac") == ["security/broker_calls.py", "security/passwords.py"]
+    # compared there. The digests of BookKeeper's entries tell damage: no client sends them.
+    assert users_of("hmac") == [
+        "security/broker_calls.py",
+        "security/passwords.py",
+        "wire/bookkeeper/digests.py",
+    ]
     assert "compare_digest" in inspect.getsource(broker_calls)
 
 
