@@ -18,6 +18,7 @@ HEAVY = {
     "jwt",
     "kazoo",
     "numpy",
+    "obstore",
     "pandas",
     "passlib",
     "prometheus_client",
@@ -39,6 +40,7 @@ OF_SECURITY = {
     "pulsark.security.networks",
     "pulsark.security.peer",
     "pulsark.security.plain_listener",
+    "pulsark.security.seldom_warnings",
 }
 """What is loaded of the room of logins and rights while nothing of it is on: small modules."""
 

@@ -60,6 +60,8 @@ class TableRoots:
 
     def choose(self, table_id: str) -> list[str]:
         """The roots of a new table, the primary first."""
+        if not self.paths:
+            raise StorageError("there is no storage root for tables: set tableRoots")
         start = int(table_id[:8], 16) % len(self.paths)
         return [*self.paths[start:], *self.paths[:start]][: self._copies]
 
