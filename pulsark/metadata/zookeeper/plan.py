@@ -15,7 +15,7 @@ from pulsark.errors import BadVersionError, MetadataRefusedError
 from pulsark.metadata.changes import Change, Check, Delete, Put
 from pulsark.metadata.store import ABSENT, ANY_VERSION, wrong_kind
 from pulsark.metadata.zookeeper.facts import EPHEMERAL_VERSIONS, Fact, NoNode, Parent, Part, Valued
-from pulsark.metadata.zookeeper.layout import TREE, Layout, part_node, part_of
+from pulsark.metadata.zookeeper.layout import TREE, part_node, part_of
 from pulsark.metadata.zookeeper.nodes import (
     ANY,
     CheckNode,
@@ -65,7 +65,6 @@ class Step:
 class Plan:
     """The operations of one multi, for several commits."""
 
-    layout: Layout
     session_id: int
     parts: dict[int, Part]
     known: Set[str]
@@ -86,7 +85,7 @@ class Plan:
         """The parts that the first operations check or change, in their order."""
         return sorted(self.used | self.floors.keys())
 
-    def add(self, wanted: Sequence[Wanted], *, fresh: bool) -> list[Step]:
+    def add(self, wanted: Sequence[Wanted], nodes: Sequence[str], *, fresh: bool) -> list[Step]:
         """Append a commit, or raise ``NeedsFreshError`` or ``MetadataRefusedError`` unchanged."""
         before = (
             len(self.operations), len(self.made), set(self.kept), set(self.used), dict(self.floors)
@@ -94,8 +93,8 @@ class Plan:
         steps: list[Step] = []
         self._fresh = fresh
         try:
-            for each in wanted:
-                steps.append(self._add(each))
+            for each, node in zip(wanted, nodes, strict=True):
+                steps.append(self._add(each, node))
         except (NeedsFreshError, MetadataRefusedError):
             operations, made, self.kept, self.used, self.floors = before
             del self.operations[operations:]
@@ -120,10 +119,9 @@ class Plan:
             last.append(told)
         return [*first, *self.operations, *last], len(first)
 
-    def _add(self, wanted: Wanted) -> Step:
-        node = self.layout.node(wanted.path)
+    def _add(self, wanted: Wanted, node: str) -> Step:
         part = part_of(node)
-        fact = self.parts[part].facts[node]
+        fact = self.parts[part].facts.get(node, NoNode())
         self.used.add(part)
         if isinstance(wanted, Prune):
             return self._prune(wanted, node, part, fact)

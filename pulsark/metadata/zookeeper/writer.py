@@ -18,6 +18,7 @@ from pulsark.errors import (
     OutcomeUnknownError,
 )
 from pulsark.metadata.changes import Check, Put
+from pulsark.metadata.store import ABSENT
 from pulsark.metadata.zookeeper.facts import Fact, NoNode, Parent, Part, Valued
 from pulsark.metadata.zookeeper.layout import part_node, part_of
 from pulsark.metadata.zookeeper.nodes import (
@@ -123,10 +124,12 @@ class Writer:
                 part = self._parts.get(part_of(node))
                 if part is None:
                     missing_parts[part_of(node)] = None
-                if part is None or commit.fresh or node not in part.facts:
+                if commit.fresh or (
+                    (part is None or node not in part.facts) and not _expects_nothing(wanted)
+                ):
                     missing[node] = wanted.path
         failed: dict[str, BaseException] = {}
-        if missing:
+        if missing or missing_parts:
             # In this order: facts are read after their part, and what is fresh after the sync.
             first = [self._client.sync()] if any(commit.fresh for commit in commits) else []
             first += [self._read_part(part) for part in missing_parts]
@@ -146,7 +149,7 @@ class Writer:
                 node.rpartition("/")[0]
                 for commit in commits
                 for node in commit.nodes
-                if isinstance(self._parts[part_of(node)].facts.get(node), NoNode)
+                if isinstance(self._parts[part_of(node)].facts.get(node, NoNode()), NoNode)
             }
         )
         return failed
@@ -195,19 +198,20 @@ class Writer:
         written: set[str] = set()
         checked: dict[str, int] = {}
         changes = size = 0
-        for commit in self._queue:
+        for place, commit in enumerate(self._queue):
             if commit.future.done():
                 continue
-            room = not taken or (
-                changes + len(commit.wanted) <= CHANGES_AT_ONCE
-                and size + commit.size <= BYTES_AT_ONCE
-            )
-            if room and not any(_meets(each, written, checked) for each in commit.wanted):
+            if taken and (
+                changes + len(commit.wanted) > CHANGES_AT_ONCE or size + commit.size > BYTES_AT_ONCE
+            ):
+                rest += self._queue[place:]
+                break
+            if any(_meets(each, written, checked) for each in commit.wanted):
+                rest.append(commit)
+            else:
                 taken.append(commit)
                 changes += len(commit.wanted)
                 size += commit.size
-            else:
-                rest.append(commit)
             for each in commit.wanted:
                 if isinstance(each, Check):
                     checked.setdefault(each.path, each.expected_version)
@@ -255,7 +259,7 @@ class Writer:
     def _plan(
         self, batch: list[_Commit], failed: dict[str, BaseException]
     ) -> tuple[Plan, dict[_Commit, list[Step]]]:
-        plan = Plan(self._layout, self._client.session_id, self._parts, self._known)
+        plan = Plan(self._client.session_id, self._parts, self._known)
         planned: dict[_Commit, list[Step]] = {}
         for commit in batch:
             error = next((failed[node] for node in commit.nodes if node in failed), None)
@@ -265,7 +269,7 @@ class Writer:
                 _refuse((commit,), error)
                 continue
             try:
-                planned[commit] = plan.add(commit.wanted, fresh=commit.fresh)
+                planned[commit] = plan.add(commit.wanted, commit.nodes, fresh=commit.fresh)
             except NeedsFreshError:
                 commit.fresh = True
             except MetadataRefusedError as refused:
@@ -322,6 +326,11 @@ def _fact(found: Node | None, base: int) -> Fact:
     if not found.data:
         return Parent(found.version, found.children)
     return Valued(base, found.version, found.owner, found.children)
+
+
+def _expects_nothing(wanted: Wanted) -> bool:
+    """Whether ZooKeeper itself will say if there is a node, so that nobody needs to look."""
+    return isinstance(wanted, Put | Check) and wanted.expected_version == ABSENT
 
 
 def _meets(wanted: Wanted, written: set[str], checked: dict[str, int]) -> bool:
