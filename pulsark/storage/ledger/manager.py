@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import contextmanager, suppress
 from copy import copy
-from typing import TYPE_CHECKING, Final
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING
 
 from pulsark.errors import (
     BadVersionError,
@@ -28,6 +27,7 @@ from pulsark.storage.ledger.metadata import (
     LedgerMetadata,
     LedgerState,
 )
+from pulsark.storage.ledger.open_ledgers import ClosedLedgers, OpenLedgers
 from pulsark.storage.ledger.recovery import recover_ledger
 from pulsark.storage.ledger.sealed_through import Entries, SealedEntries, SealedThrough
 from pulsark.storage.ledger.store import LedgerStore, MetadataLedgerStore
@@ -53,8 +53,6 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-_CACHED_LEDGERS: Final = 4096
-
 
 class LedgerManager:
     """Creates, reads, recovers and deletes ledgers over a metadata store and bookies.
@@ -79,9 +77,8 @@ class LedgerManager:
         self._store: LedgerStore = MetadataLedgerStore(metadata) if store is None else store
         self._bookies = LedgerBookies(bookies, runtime, places)
         self._clock = runtime.clock
-        # The owner of a writer holds it; one that was dropped needs no care here.
-        self._writers: WeakValueDictionary[int, LedgerWriter] = WeakValueDictionary()
-        self._closed: dict[int, LedgerMetadata] = {}
+        self.open_ledgers = OpenLedgers()
+        self._closed = ClosedLedgers()
 
     def over(self, metadata: MetadataStore) -> LedgerManager:
         """The same ledgers; what is written of them goes to a view of the metadata store."""
@@ -140,7 +137,7 @@ class LedgerManager:
         with _fenced_if_lost(ledger_id):
             stored = await self._store.create(metadata)
         writer = LedgerWriter(stored, ensemble, self._store, listener, self._bookies)
-        self._writers[ledger_id] = writer
+        self.open_ledgers.add(writer)
         return writer
 
     async def new_ids(self, count: int) -> list[int]:
@@ -197,14 +194,14 @@ class LedgerManager:
         found = await self._store.get(ledger_id)
         if found is None:
             raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
-        return self._remember(found.metadata)
+        return self._closed.remember(found.metadata)
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
         """Fence and close a ledger at its true end; see ``recovery``. Closed ones are kept."""
         self._forget(ledger_id)
         with _fenced_if_lost(ledger_id):
             metadata = await recover_ledger(ledger_id, self._store, self._bookies)
-        return self._remember(metadata)
+        return self._closed.remember(metadata)
 
     async def read(
         self, ledger_id: int, first: int, last: int, max_bytes: int, *, confirmed: int = -1
@@ -232,14 +229,9 @@ class LedgerManager:
                 return await self._read_sealed(metadata, first, min(last, through), max_bytes)
             except NoSuchEntryError as e:
                 raise EntrySealedError(f"{ledger_id}:{first} is not in its table: {e}") from e
-        ensemble, ensemble_end = metadata.ensemble_at(first)
-        last = min(last, ensemble_end)
-        if metadata.config.ensemble_size > metadata.config.write_quorum and last > first:
-            found = await self._read_striped(metadata, ensemble, first, last, max_bytes)
-            if found:
-                return found
+        last = min(last, metadata.ensemble_at(first)[1])
         try:
-            return await self._read_any_copy(metadata, ensemble, first, last, max_bytes)
+            return await self._read_copies(metadata, first, last, max_bytes)
         except StorageError as e:
             if self._sealed is None:
                 raise
@@ -318,7 +310,7 @@ class LedgerManager:
             metadata = await self.open(ledger_id)
         except NoSuchLedgerError:
             return
-        self._closed.pop(ledger_id, None)
+        self._closed.forget(ledger_id)
         for error in (await self._tell(metadata, lambda bookie: bookie.delete(ledger_id))).values():
             raise error
         if self._in_table is not None:
@@ -342,17 +334,10 @@ class LedgerManager:
         return errors
 
     def _forget(self, ledger_id: int) -> None:
-        self._closed.pop(ledger_id, None)
-        writer = self._writers.pop(ledger_id, None)
+        self._closed.forget(ledger_id)
+        writer = self.open_ledgers.pop(ledger_id)
         if writer is not None and not writer.metadata.is_closed:
             writer.abandon()
-
-    def _remember(self, metadata: LedgerMetadata) -> LedgerMetadata:
-        if metadata.is_closed:
-            while len(self._closed) >= _CACHED_LEDGERS:
-                del self._closed[next(iter(self._closed))]
-            self._closed[metadata.ledger_id] = metadata
-        return metadata
 
     async def _read_sealed(
         self, metadata: LedgerMetadata, first: int, last: int, max_bytes: int
@@ -364,36 +349,50 @@ class LedgerManager:
         )
 
     async def _metadata_of(self, ledger_id: int) -> LedgerMetadata:
-        writer = self._writers.get(ledger_id)
+        writer = self.open_ledgers.get(ledger_id)
         return writer.metadata if writer is not None else await self.open(ledger_id)
 
     async def _readable(self, ledger_id: int, confirmed: int) -> tuple[LedgerMetadata, int]:
         """A ledger, and the last entry of it that exists."""
         metadata = self._closed.get(ledger_id)
         if metadata is None:
-            writer = self._writers.get(ledger_id)
+            writer = self.open_ledgers.get(ledger_id)
             if writer is not None:
-                self._remember(writer.metadata)
+                self._closed.remember(writer.metadata)
                 return writer.metadata, writer.last_confirmed
             metadata = await self.open(ledger_id)
         if metadata.is_closed:
             return metadata, metadata.last_entry_id
-        return metadata, confirmed if confirmed >= 0 else await self._stored_end(metadata)
+        return metadata, confirmed if confirmed >= 0 else await self._bookies.stored_end(metadata)
 
-    async def _stored_end(self, metadata: LedgerMetadata) -> int:
-        """What another owner's open ledger has confirmed, as far as its bookies know."""
-        ensemble = metadata.ensembles[-1]
-        confirmed, errors = ensemble.first_entry_id - 1, []
-        for bookie_id in ensemble.bookies:
-            try:
-                tail = await self._bookies.get(bookie_id).tail(metadata.ledger_id, fence=False)
-            except StorageError as e:
-                errors.append(e)
-            else:
-                confirmed = max(confirmed, tail.last_confirmed)
-        if len(errors) == len(ensemble.bookies):
-            raise errors[0]
-        return confirmed
+    async def _read_copies(
+        self, metadata: LedgerMetadata, first: int, last: int, max_bytes: int
+    ) -> Entries:
+        """From bookies; those that the metadata name now, if none of those that were known does."""
+        ensemble, _ = metadata.ensemble_at(first)
+        if metadata.config.ensemble_size > metadata.config.write_quorum and last > first:
+            found = await self._read_striped(metadata, ensemble, first, last, max_bytes)
+            if found:
+                return found
+        try:
+            return await self._read_any_copy(metadata, ensemble, first, last, max_bytes)
+        except StorageError:
+            repaired = await self._repaired(metadata)
+            if repaired is None:
+                raise
+        return await self._read_copies(repaired, first, last, max_bytes)
+
+    async def _repaired(self, known: LedgerMetadata) -> LedgerMetadata | None:
+        """A closed ledger whose copies are on other bookies by now."""
+        if not known.is_closed:
+            return None
+        try:
+            stored = await self._store.get(known.ledger_id)
+        except MetadataError:
+            return None
+        if stored is None or stored.metadata.ensembles == known.ensembles:
+            return None
+        return self._closed.remember(stored.metadata)
 
     async def _read_any_copy(
         self,

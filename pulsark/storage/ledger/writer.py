@@ -24,6 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pulsark.errors import (
+    BookieAwayError,
     LedgerFencedError,
     MetadataError,
     MetadataRefusedError,
@@ -170,6 +171,16 @@ class LedgerWriter:
             future = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
             await future
+
+    def bookie_lost(self, bookie_id: str) -> bool:
+        """A bookie is gone, also if nothing is under way to it; whether it was in the ensemble."""
+        if self._finished or self.error is not None:
+            return False
+        for slot in self._slots:
+            if slot.bookie.bookie_id == bookie_id and not slot.failed:
+                self._slot_failed(slot, BookieAwayError(f"bookie {bookie_id} is gone"))
+                return True
+        return False
 
     def abandon(self) -> None:
         """Stop listening to answers, silently. What was sent may be stored or not."""

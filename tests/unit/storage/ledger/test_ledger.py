@@ -352,6 +352,52 @@ def test_publishing_goes_on_without_the_metadata_store_when_a_bookie_fails(made:
     simulate(main)
 
 
+def test_a_closed_ledger_is_read_where_its_copies_were_repaired() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 2)
+        manager = cluster.manager()
+        writer = await manager.create(LedgerConfig(2, 2, 2), Writes())
+        writer.append([b"a", b"b"])
+        await writer.close()
+        assert len(await manager.read(0, 0, 1, 100)) == 2
+        for lost, copy in (("b1", "b3"), ("b2", "b4")):
+            cluster.add(copy)
+            for entry_id, payload in cluster.bookies[lost].entries(0).items():
+                cluster.bookies[copy].put(0, entry_id, payload)
+            del cluster.bookies[lost]
+            await changed_by_another(cluster, decisions.replace_lost(0, lost, copy))
+        assert [entry for _, entry in await manager.read(0, 0, 1, 100)] == [b"a", b"b"]
+        assert set((await manager.open(0)).ensembles[0].bookies) == {"b3", "b4"}
+
+    simulate(main)
+
+
+def test_a_lost_bookie_is_replaced_although_nobody_appends() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        manager = cluster.manager()
+        writers = [await manager.create(LedgerConfig(3, 3, 2), Writes()) for _ in range(450)]
+        writers[7].append([b"a"])
+        await turns()
+        spare = cluster.add("b4")
+        del cluster.bookies["b2"]
+        manager.open_ledgers.bookie_lost("b2")
+        await asyncio.sleep(1)
+        for writer in writers:
+            names = cluster.stored(writer.ledger_id).ensembles[-1].bookies
+            assert sorted(names) == ["b1", "b3", "b4"]
+            assert writer.error is None
+        writers[7].append([b"b"])
+        await turns()
+        assert spare.entries(7) == {1: b"b"}
+        await writers[7].close()
+        manager.open_ledgers.bookie_lost("b4")
+        await turns()
+        assert len(cluster.stored(7).ensembles) == 2, "a closed one stays"
+
+    simulate(main)
+
+
 def test_two_failures_one_after_the_other_use_two_spares() -> None:
     async def main(sim: Simulation) -> None:
         cluster, writes = Cluster(sim, 2), Writes()
