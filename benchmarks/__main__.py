@@ -18,6 +18,7 @@ from benchmarks.goals import add_check
 PARTS = (
     "compare",
     "compare --v5",
+    "compare --cluster",
     "security",
     "publish_rates",
     "scaling",

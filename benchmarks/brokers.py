@@ -60,6 +60,11 @@ class Broker(ABC):
             raise RuntimeError(f"{self.name} does not run")
         return self._process.pid
 
+    @property
+    def pids(self) -> list[int]:
+        """Of all brokers of this side."""
+        return [self.pid]
+
     @abstractmethod
     def prepare(self) -> None:
         """Fetch what the command needs; not part of any measurement."""
@@ -195,18 +200,21 @@ class Pulsar(Broker):
     def _command(self) -> list[str]:
         conf = self.home / "standalone.conf"
         conf.write_text((PEER / "standalone.conf").read_text() + self._addresses())
+        arguments = ["--config", str(conf), "--no-functions-worker", "--no-stream-storage"]
+        arguments += ["--num-bookies", "1", *self._bookie_port()]
+        arguments += ["--metadata-dir", str(self.home / "metadata")]
+        arguments += ["--bookkeeper-dir", str(self.home / "bookkeeper")]
+        return [*self._java(), "org.apache.pulsar.PulsarStandaloneStarter", *arguments]
+
+    def _java(self) -> list[str]:
+        """The command up to the main class."""
         options = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in self.OPENS]
         options += ["--add-opens=java.management/sun.management=ALL-UNNAMED"]
         options += [f"-D{key}={value}" for key, value in self.PROPERTIES.items()]
         options += [f"-Dlog4j.configurationFile={PEER / 'log4j2.xml'}", *self.MEMORY]
         jars = class_path(self.LOCK).split(os.pathsep)
         path = os.pathsep.join(jar for jar in jars if not jar.endswith("-tests.jar"))
-        arguments = ["--config", str(conf), "--no-functions-worker", "--no-stream-storage"]
-        arguments += ["--num-bookies", "1", *self._bookie_port()]
-        arguments += ["--metadata-dir", str(self.home / "metadata")]
-        arguments += ["--bookkeeper-dir", str(self.home / "bookkeeper")]
-        main = "org.apache.pulsar.PulsarStandaloneStarter"
-        return [java(), *options, "-cp", path, main, *arguments]
+        return [java(), *options, "-cp", path]
 
     def _bookie_port(self) -> list[str]:
         return ["--bookkeeper-port", str(free_port())]
@@ -241,7 +249,7 @@ def alone(broker: Broker, brokers: Iterable[Broker]) -> Iterator[None]:
     disk, from whom is measured.
     """
     others = [other for other in brokers if other is not broker]
-    standing = [pid for other in others for pid in with_children(other.pid)]
+    standing = [pid for other in others for own in other.pids for pid in with_children(own)]
     _send_all(standing, signal.SIGSTOP)
     try:
         yield

@@ -5,7 +5,7 @@ directories, warms both, and takes every measure in alternation; the median coun
 exits 1 when a ratio misses its threshold. ``--before COMMIT`` puts an earlier commit in Apache
 Pulsar's place: then nothing may be slower, or larger, by more than 3 %. ``--set KEY=VALUE`` is a
 setting of Pulsark, of both commits. ``--v5`` publishes with Pulsar 5's client, beside Apache Pulsar
-5.0.0-M1.
+5.0.0-M1. ``--cluster`` compares two brokers of each make over the same three bookies.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.brokers import Broker, Earlier, Pulsar, Pulsar5, Pulsark, alone
+from benchmarks.clusters import PulsarkOfCluster, PulsarOfCluster, Servers
 from benchmarks.credentials import Certificate
 from benchmarks.load import LOCK, SOURCE, V5_LOCK, V5_SOURCE, LoadClient
 from benchmarks.report import Row, machine, resources, table
 from benchmarks.scenarios import (
+    CLUSTER_NAMES,
+    CLUSTER_SCENARIOS,
     NAMES,
     SCENARIOS,
     START,
@@ -34,6 +37,7 @@ from benchmarks.scenarios import (
 )
 from benchmarks.usage import Meter, Usage, resident_bytes
 
+EVERY = (*SCENARIOS, *V5_SCENARIOS, *CLUSTER_SCENARIOS)
 FIRST_ACK_SECONDS = 180.0
 SETTLE_SECONDS = 4.0
 """After this long idle, the memory of either broker moves by less than 2 %."""
@@ -53,7 +57,12 @@ class Comparison:
         settings = dict(arguments.set)
         if arguments.before:
             peer = Earlier(home / "peer", arguments.before, **settings)
-        own = Pulsark(home / "pulsark", **settings)
+        own: Broker = Pulsark(home / "pulsark", **settings)
+        self._servers: Servers | None = None
+        if arguments.cluster:
+            self._servers = Servers(home / "servers")
+            peer = PulsarOfCluster(home / "peer", self._servers)
+            own = PulsarkOfCluster(home / "pulsark", self._servers)
         sides: dict[str, Broker] = {"pulsark": own, "pulsar": peer}
         self._peer_name = peer.name
         self._brokers = [b for name, b in sides.items() if arguments.side in ("both", name)]
@@ -63,12 +72,14 @@ class Comparison:
 
     def run(self) -> None:
         """Measure everything that was asked for."""
+        if self._servers is not None:
+            self._servers.start()
         for broker in self._brokers:
             broker.prepare()
         self._warm_client()
         if "start" in self._arguments.only:
             self._measure_starts()
-        chosen = [each for each in (*SCENARIOS, *V5_SCENARIOS) if each.name in self._arguments.only]
+        chosen = [each for each in EVERY if each.name in self._arguments.only]
         if any(scenario.tls for scenario in chosen):
             certificate = Certificate.make(self._home)
             for broker in self._brokers:
@@ -84,6 +95,8 @@ class Comparison:
         for broker in self._brokers:
             broker.stop()
         self._load.close()
+        if self._servers is not None:
+            self._servers.stop()
 
     def _rows_of(self, measures: Sequence[Measure]) -> list[Row]:
         chosen = [m.against_before() for m in measures] if self._arguments.before else measures
@@ -181,6 +194,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs")
     parser.add_argument("--only", action="append", help="one scenario; repeatable")
     parser.add_argument("--v5", action="store_true", help="Pulsar 5: its client, beside its broker")
+    told = "two brokers over ZooKeeper and three bookies, beside two of Pulsar over the same ones"
+    parser.add_argument("--cluster", action="store_true", help=told)
     parser.add_argument("--side", choices=("both", "pulsark", "pulsar"), default="both")
     parser.add_argument("--before", metavar="COMMIT", help="compare with this commit, not Pulsar")
     parser.add_argument("--set", metavar="KEY=VALUE", type=_pair, action="append", default=[])
@@ -189,7 +204,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path, help="where the brokers write (a temporary one)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all samples")
     parsed = parser.parse_args(arguments)
-    names = V5_NAMES if parsed.v5 else NAMES
+    names = V5_NAMES if parsed.v5 else CLUSTER_NAMES if parsed.cluster else NAMES
     parsed.only = parsed.only or list(names)
     if unknown := set(parsed.only) - set(names):
         parser.error(f"--only: {', '.join(sorted(unknown))} is none of {', '.join(names)}")

@@ -87,14 +87,14 @@ def _publish(
     )
 
 
-def _lone(name: str, label: str, *, tls: bool = False) -> Scenario:
+def _lone(name: str, label: str, *, threshold: float = 0.7, tls: bool = False) -> Scenario:
     """One message at a time."""
     return Scenario(
         name,
         "lone",
         {"size": 1024, "count": 1000},
         (
-            Measure(f"{label}, p50", "ms", "lower", _milliseconds("p50"), 0.7),
+            Measure(f"{label}, p50", "ms", "lower", _milliseconds("p50"), threshold),
             Measure(f"{label}, p99", "ms", "lower", _milliseconds("p99"), secondary=True),
         ),
         {"count": 300},
@@ -236,6 +236,27 @@ V5_SCENARIOS = (
 )
 """Of Pulsar 5's client, beside its own broker."""
 
+CLUSTER_SCENARIOS = (
+    _publish(
+        "cluster-batched-1k",
+        "batched, 1 KiB, 3 bookies",
+        batching=True,
+        size=1024,
+        pending=0,
+        threshold=1.2,
+    ),
+    _publish(
+        "cluster-unbatched",
+        "unbatched, 3 bookies",
+        batching=False,
+        size=1024,
+        pending=OUTSTANDING,
+        threshold=1.0,
+    ),
+    _lone("cluster-lone", "lone, 3 bookies", threshold=0.8),
+)
+"""Of two brokers on each side, over the same three bookies."""
+
 START = (
     Measure("start to first ack", "s", "lower", lambda answer: answer["first"], 0.3),
     Measure("idle memory", "MB", "lower", lambda answer: answer["memory"] / 1e6, 0.15),
@@ -243,4 +264,5 @@ START = (
 """Measured on fresh processes, not by the load client alone."""
 
 NAMES = ("start", *(scenario.name for scenario in SCENARIOS))
+CLUSTER_NAMES = tuple(scenario.name for scenario in CLUSTER_SCENARIOS)
 V5_NAMES = tuple(scenario.name for scenario in V5_SCENARIOS)

@@ -1,8 +1,8 @@
 """The command line: ``pulsark standalone``, ``produce``, ``consume``, ``topics`` and others.
 
 Each command imports its modules when it runs: `pulsark version` must be quick, and a broker's
-process must not load the 14 MiB of the full command line. So ``standalone`` reads its own options;
-all else goes to the full command line (``app``).
+process must not load the 14 MiB of the full command line. So commands that serve read their own
+options (``serving``); all else goes to the full command line (``app``).
 """
 
 from __future__ import annotations
@@ -17,11 +17,20 @@ def main() -> None:
     from pulsark.cli.terminal.errors import ends_in_one_line
 
     with ends_in_one_line():
-        if sys.argv[1:2] == ["standalone"]:
-            from pulsark.cli.standalone import standalone
+        match sys.argv[1:2]:
+            case ["standalone"]:
+                from pulsark.cli.standalone import standalone
 
-            standalone(sys.argv[2:])
-        else:
-            from pulsark.cli.app import app
+                standalone(sys.argv[2:])
+            case ["broker"]:
+                from pulsark.cli.broker import broker
 
-            app(prog_name="pulsark")
+                broker(sys.argv[2:])
+            case ["cluster"]:
+                from pulsark.cli.broker import cluster
+
+                cluster(sys.argv[2:])
+            case _:
+                from pulsark.cli.app import app
+
+                app(prog_name="pulsark")

@@ -176,6 +176,22 @@ def initialize_cluster_metadata(
     run_initialize(wanted, urls, as_json=json)
 
 
+@app.command("broker")
+def run_broker() -> None:
+    """Run a broker of a cluster, until Ctrl-C."""
+    from pulsark.cli.broker import broker
+
+    broker([])
+
+
+@app.command("cluster")
+def run_cluster() -> None:
+    """Try a cluster on one machine: ZooKeeper, bookies and brokers, until Ctrl-C."""
+    from pulsark.cli.broker import cluster
+
+    cluster([])
+
+
 @app.command()
 def produce(
     topic: Topic,

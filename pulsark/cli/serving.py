@@ -136,7 +136,7 @@ def print_addresses(what: str, info: dict[str, Any]) -> None:
         if key in info:
             print(f"  {name:8} {info[key]}")
     for number, broker in enumerate(info.get("brokers", ())):
-        own = [url for key, url in broker.items() if key != "pid"]
+        own = [url for key, url in broker.items() if "Url" in key]
         print(f"  broker {number} {' '.join(own)} (process {broker['pid']})")
 
 

@@ -40,10 +40,14 @@ _PARTED = (
 """Settings of memory of the machine."""
 
 
-def own_ports(settings: Settings, number: int) -> dict[str, int]:
-    """The ports of one broker, by setting, without those that are not open; 0 is any."""
+def own_ports(settings: Settings, number: int, *, shared: bool = True) -> dict[str, int]:
+    """The ports of one broker, by setting, without those that are not open; 0 is any.
+
+    ``shared``: the configured ports, but for Flight, are those that all brokers share, and none's
+    own. Otherwise broker 0 has them.
+    """
     found = {}
-    for keys, first in ((SHARED_PORTS, APART), (FLIGHT_PORTS, 0)):
+    for keys, first in ((SHARED_PORTS, APART if shared else 0), (FLIGHT_PORTS, 0)):
         for key in keys:
             configured: int | None = getattr(settings, key)
             if configured is not None:

@@ -55,6 +55,12 @@ class StorageSettings(QuotaSettings):
         ge=1000,
         le=3_600_000,
     )
+    bookkeeperMetadataServiceUri: str = setting(
+        "",
+        "URL",
+        "Where bookies of Apache BookKeeper register, zk://HOST:PORT/ledgers; empty: /ledgers "
+        "below metadataStoreUrl",
+    )
     metadataStoreOperationTimeoutSeconds: int = setting(
         30, "s", "A write of the metadata store that takes longer fails", ge=1, le=3600
     )

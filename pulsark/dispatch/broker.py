@@ -344,21 +344,25 @@ class Broker:
             self.topics_elsewhere,
         )
 
-    async def start(self, urls: ServiceUrls, shared: ServiceUrls | None = None) -> None:
+    async def start(
+        self, urls: ServiceUrls, shared: ServiceUrls | None = None, *, of_cluster: bool = False
+    ) -> None:
         """Make the broker known under its addresses.
 
         ``shared`` are those by which clients reach any broker of this machine; one that comes by
-        them is passed on to the broker whose address it was told.
+        them is passed on to the broker whose address it was told. ``of_cluster``: the cluster's
+        record and first tenants are an operator's, and not made here.
         """
         await self.feature_levels.check()
         self.urls = urls
         self.lookup.hands_over = shared is not None
         self.ownership.announce(urls)
-        await self.resources.initialize(
-            self.settings.clusterName,
-            (shared or urls).of_cluster(),
-            self.settings.defaultNumberOfNamespaceBundles,
-        )
+        if not of_cluster:
+            await self.resources.initialize(
+                self.settings.clusterName,
+                (shared or urls).of_cluster(),
+                self.settings.defaultNumberOfNamespaceBundles,
+            )
         await self.dynamic_settings.start()
         if self.authorization is not None:
             self.authorization.start()
@@ -385,7 +389,7 @@ class Broker:
         self.assigned_bundles.start()
         self.sealing.start()
         self.chores.start(chores_of(self))
-        if self.audit is not None and shared is not None:
+        if self.audit is not None and (of_cluster or shared is not None):
             self.audit.belong_to(urls.broker_id)
         if self._audit_writer is not None:
             self._audit_writer.start()

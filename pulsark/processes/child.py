@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pulsark.errors import PulsarkError
 from pulsark.log_format import start_logging
-from pulsark.processes.duty import BEAT, BEAT_SECONDS, Duty
+from pulsark.processes.duty import BEAT, BEAT_SECONDS, BOOKIE, Duty
 from pulsark.runtime import Runtime, collect_rarely, hand_over_promptly
 
 if TYPE_CHECKING:
@@ -128,9 +128,13 @@ async def _run(channel: socket.socket, duty: Duty) -> int:
             from pulsark.processes.broker_process import BrokerProcess
 
             return BrokerProcess(duty, runtime, failed)
-        from pulsark.processes.bookie_process import BookieProcess
+        if duty.role == BOOKIE:
+            from pulsark.processes.bookie_process import BookieProcess
 
-        return BookieProcess(duty, runtime, failed)
+            return BookieProcess(duty, runtime, failed)
+        from pulsark.processes.cluster_broker import ClusterBroker
+
+        return ClusterBroker(duty.settings, runtime, failed)
 
     life = ProcessLife(channel, make)
     try:

@@ -61,7 +61,7 @@ class Duty:
     """The name of the process in logs."""
     settings: Settings
     broker: BrokerDuty | None = None
-    """``None`` for the bookie process."""
+    """``None`` for the bookie process, and for a broker that shares nothing with others here."""
     descriptors: Sequence[int] = field(default=())
     """File descriptors that the process inherits."""
     adopt: bool = False

@@ -11,6 +11,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from pulsark.config.store_urls import store_url
+from pulsark.errors import BadVersionError
 from pulsark.metadata.sqlite import SqliteMetadataStore
 from pulsark.processes.joined_metadata import join_metadata
 from pulsark.storage.bookie.fleet import (
@@ -25,7 +26,7 @@ from pulsark.storage.roots.options import ObjectStoreOptions
 from pulsark.storage.table.root_identity import commission
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pulsark.config.settings import Settings
     from pulsark.errors import StorageError
@@ -100,7 +101,22 @@ class OwnDisks:
 
     async def open_roots(self, metadata: MetadataStore) -> StorageRoots:
         """The storage roots of tables."""
-        roots, runtime = self._data.storage_roots, self._runtime
-        options = ObjectStoreOptions.of(self._settings)
-        files = files_of_roots(roots, runtime.disk, options, runtime.clock)
-        return await commission(roots, metadata, runtime, files=files, adopt=self._adopt)
+        return await open_roots(
+            self._settings, self._data.storage_roots, metadata, self._runtime, adopt=self._adopt
+        )
+
+
+async def open_roots(
+    settings: Settings,
+    roots: Sequence[str],
+    metadata: MetadataStore,
+    runtime: Runtime,
+    *,
+    adopt: bool = False,
+) -> StorageRoots:
+    """Storage roots, each checked to be the one that the metadata store knows."""
+    options = ObjectStoreOptions.of(settings)
+    files = files_of_roots(roots, runtime.disk, options, runtime.clock)
+    while True:
+        with contextlib.suppress(BadVersionError):  # another broker starts with them as well
+            return await commission(roots, metadata, runtime, files=files, adopt=adopt)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pulsark.security.audit.audit import Audit
     from pulsark.security.tls import ServerTls
     from pulsark.storage.bookie.bookie import Bookie
+    from pulsark.storage.ledger.store import LedgerStore
     from pulsark.storage.table.root_identity import StorageRoots
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ class Stored:
     metadata: MetadataStore
     bookies: Mapping[str, Bookie]
     roots: StorageRoots
+    ledgers: LedgerStore | None = None
+    """Where the metadata of ledgers are, if not in the metadata store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +82,15 @@ class ServedBroker:
         *,
         adopt: bool = False,
         shared: SharedPorts | None = None,
+        of_cluster: bool = False,
     ) -> None:
+        """``of_cluster``: an operator has initialised the metadata, and keeps them."""
         self._settings = settings
         self._cleanup = cleanup
         self._adopt = adopt
         self._shared = shared
         options = ObjectStoreOptions.of(settings)
+        self._of_cluster = of_cluster
         tables = Tables(
             stored.roots,
             stored.metadata,
@@ -95,7 +101,9 @@ class ServedBroker:
             copies_needed=settings.managedLedgerDefaultAckQuorum,
             schemas_of=Schemas(stored.metadata, runtime, RunQueue(runtime.clock)).by_version,
         )
-        ledgers = LedgerManager(stored.metadata, stored.bookies, runtime, tables)
+        ledgers = LedgerManager(
+            stored.metadata, stored.bookies, runtime, tables, store=stored.ledgers
+        )
         self.broker = Broker(settings, runtime, stored.metadata, ledgers, tables)
         cleanup.push_async_callback(self.broker.close)
 
@@ -133,7 +141,11 @@ class ServedBroker:
         garbage = Garbage(broker.clock, load, resident_bytes, collect)
         garbage.start()
         self._cleanup.callback(garbage.close)
-        await broker.start(urls, None if self._shared is None else self._shared.urls)
+        await broker.start(
+            urls,
+            None if self._shared is None else self._shared.urls,
+            of_cluster=self._of_cluster,
+        )
         server.serve()
         return urls
 

@@ -12,7 +12,6 @@ import contextlib
 import json
 import logging
 import os
-import signal
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +24,7 @@ from pulsark.processes.access import warn_of_access
 from pulsark.processes.duty import BOOKIE, BrokerDuty, Disks, Duty
 from pulsark.processes.kept_child import KeptChild
 from pulsark.processes.run_directory import RunDirectory
+from pulsark.processes.until_signal import serve_until_signal
 from pulsark.runtime import Runtime
 from pulsark.storage.backup.data_dir import DataDir, locked_itself
 
@@ -186,21 +186,5 @@ async def supervise(
     settings: Settings, ready: asyncio.Future[dict[str, Any]], *, adopt: bool = False
 ) -> None:
     """Run several brokers until SIGINT or SIGTERM."""
-    supervisor = Supervisor(settings, Runtime(), adopt=adopt)
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(signum, ended.set)
-    starting, ending = loop.create_task(supervisor.start()), loop.create_task(ended.wait())
-    try:
-        await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            info = starting.result()
-            log.info("serving", extra=info)
-            ready.set_result(info)
-            await ending
-    finally:
-        ending.cancel()
-        starting.cancel()
-        await asyncio.wait({starting, ending})
-        await supervisor.stop()
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    await serve_until_signal(Supervisor(settings, Runtime(), adopt=adopt), ready, ended)

@@ -9,19 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
-import signal
-import socket
-import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from pulsark.errors import ConfigError
+from pulsark.processes.java_process import HOST, JavaProcess, free_port, java
 
-HOST: Final = "127.0.0.1"
 START_SECONDS: Final = 30.0
-STOP_SECONDS: Final = 10.0
 PACKET_BYTES_MAX: Final = 4 << 20
 """Largest request. The default of ZooKeeper is below the largest value of the metadata store."""
 
@@ -53,9 +48,9 @@ class ZooKeeperServer:
     def __init__(self, directory: Path, port: int = 0, *, heap: str = "128m") -> None:
         """With ``port`` 0, a free port is chosen. Nothing runs before ``start``."""
         self.directory = directory
-        self.port = port or _free_port()
+        self.port = port or free_port()
         self._heap = heap
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process = JavaProcess()
 
     @property
     def address(self) -> str:
@@ -66,11 +61,6 @@ class ZooKeeperServer:
     def data(self) -> Path:
         """What a server keeps. If it is removed, the next start has an empty server."""
         return self.directory / "data"
-
-    @property
-    def pid(self) -> int:
-        """The id of the running process, or 0."""
-        return 0 if self._process is None else self._process.pid
 
     def command(self) -> list[str]:
         """Write the configuration, and return the command that runs the server in foreground.
@@ -88,70 +78,24 @@ class ZooKeeperServer:
             "4lw.commands.whitelist=ruok,srvr,mntr,isro\n"
         )
         return [
-            _java(), f"-Xmx{self._heap}", *_JVM_OPTIONS, f"-Dlog4j2.configurationFile={logging}",
+            java(), f"-Xmx{self._heap}", *_JVM_OPTIONS, f"-Dlog4j2.configurationFile={logging}",
             "-cp", _class_path(), "org.apache.zookeeper.server.ZooKeeperServerMain",
             str(configuration),
         ]  # fmt: skip
 
     def start(self) -> None:
         """Start the process; ``ready`` waits for it."""
-        assert self._process is None
-        with (self.directory_made() / "output.log").open("ab") as output:
-            self._process = subprocess.Popen(
-                self.command(),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # Ctrl-C in a terminal is for those who started it
-            )
-
-    def directory_made(self) -> Path:
-        """The server's directory, which is created if missing."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        return self.directory
+        self.process.start(self.command(), self.directory / "output.log")
 
     async def ready(self, seconds: float = START_SECONDS) -> None:
         """Return once the server serves. ``ConfigError`` if it ends or takes too long."""
-        assert self._process is not None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self._process.poll() is None:
+                while self.process.is_running:
                     if await is_serving(self.port):
                         return
                     await asyncio.sleep(_LOOK_SECONDS)
         raise ConfigError(f"ZooKeeper does not start: see the logs in {self.directory}")
-
-    def pause(self) -> None:
-        """Stop the process without ending it, as a machine that hangs."""
-        self._signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let a paused process go on."""
-        self._signal(signal.SIGCONT)
-
-    def stop(self) -> None:
-        """End the server in order, or by force if that takes too long. Blocks."""
-        self._signal(signal.SIGCONT)
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End the server at once, as a power failure does. Blocks."""
-        self._end(signal.SIGKILL)
-
-    def _end(self, signum: signal.Signals) -> None:
-        self._signal(signum)
-        if self._process is None:
-            return
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
-
-    def _signal(self, signum: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.send_signal(signum)
 
 
 async def is_serving(port: int, host: str = HOST, seconds: float = 1.0) -> bool:
@@ -168,13 +112,6 @@ async def is_serving(port: int, host: str = HOST, seconds: float = 1.0) -> bool:
         return False
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind((HOST, 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 def _class_path() -> str:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
@@ -184,11 +121,3 @@ def _class_path() -> str:
     if missing := [name for name, jar in zip(_JARS, found, strict=True) if jar is None]:
         raise ConfigError(f"there is no {missing[0]} in {jars}, so ZooKeeper cannot start")
     return os.pathsep.join(str(jar) for jar in found)
-
-
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if java is None or not os.access(java, os.X_OK):
-        raise ConfigError("Java is missing: ZooKeeper needs it on the PATH or in JAVA_HOME")
-    return java

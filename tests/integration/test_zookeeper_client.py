@@ -215,7 +215,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer
     server.start()
     asyncio.run(server.ready())
     yield server
-    server.stop()
+    server.process.stop()
 
 
 def test_while_the_server_hangs_calls_end_and_the_session_is_not_sure_but_goes_on_afterwards(
@@ -226,7 +226,7 @@ def test_while_the_server_hangs_calls_end_and_the_session_is_not_sure_but_goes_o
         await client.give_signs("/alive")
         await client.create("/e", ephemeral=True)
         client._calls.deadline_seconds = 0.5
-        server.pause()
+        server.process.pause()
         with pytest.raises(OutcomeUnknownError, match=r"0\.5 s"):
             await client.set("/e", b"x")
         with pytest.raises(MetadataError, match=r"0\.5 s"):
@@ -235,7 +235,7 @@ def test_while_the_server_hangs_calls_end_and_the_session_is_not_sure_but_goes_o
         await until(lambda: not client.is_connected)
         with pytest.raises(MetadataRefusedError, match="nothing was written"):
             await client.set("/e", b"never")
-        server.resume()
+        server.process.resume()
         await until(lambda: client.session.is_sure or client.session.has_ended)
         if not client.session.has_ended:  # a server counts a pause of its own as silence, or not
             found = await client.get("/e")
@@ -253,7 +253,7 @@ def test_a_server_that_was_killed_and_is_back_goes_on_with_the_session(
         client = await connected(ZooKeeperAddress(server.address, "/root"), session=10)
         await client.give_signs("/alive")
         await client.create("/e", ephemeral=True)
-        server.kill()
+        server.process.kill()
         read = asyncio.create_task(client.get("/e"))
         server.start()
         await server.ready()
@@ -275,7 +275,7 @@ def test_a_server_that_comes_back_empty_ends_the_session_and_is_refused(
         store = await ZooKeeperMetadataStore.open(address, Runtime(), session_seconds=20)
         await store.put("/kept", b"x")
         await store.put("/e", b"", ephemeral=True)
-        server.kill()
+        server.process.kill()
         shutil.rmtree(server.data)
         server.start()
         await server.ready()

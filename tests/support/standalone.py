@@ -19,6 +19,8 @@ class Standalone:
     same ports.
     """
 
+    COMMAND = "standalone"
+
     def __init__(
         self,
         data_dir: Path,
@@ -60,14 +62,14 @@ class Standalone:
 
     def start(self, timeout: float = 60.0) -> Standalone:
         """Start and wait until it is ready."""
-        ready = self.data_dir / "standalone.json"
+        ready = self.data_dir / f"{self.COMMAND}.json"
         ready.unlink(missing_ok=True)
         broker, web, flight = self._ports
         environment = {**os.environ, **self._env}
         command = [
             sys.executable,
             *environment.get("PULSARK_TEST_MAIN", "-m pulsark").split(),
-            "standalone",
+            self.COMMAND,
             "--data-dir",
             str(self.data_dir),
         ]
@@ -78,10 +80,11 @@ class Standalone:
         deadline = time.monotonic() + timeout
         while not ready.exists():
             if self._process.poll() is not None:
-                raise RuntimeError(f"standalone ended:\n{self.log_path.read_text()[-4000:]}")
+                raise RuntimeError(f"{self.COMMAND} ended:\n{self.log_path.read_text()[-4000:]}")
             if time.monotonic() > deadline:
                 self.kill()
-                raise RuntimeError(f"standalone not ready:\n{self.log_path.read_text()[-4000:]}")
+                said = self.log_path.read_text()[-4000:]
+                raise RuntimeError(f"{self.COMMAND} not ready:\n{said}")
             time.sleep(0.02)
         self.info = json.loads(ready.read_text())
         self._ports = tuple(

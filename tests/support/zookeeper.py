@@ -47,7 +47,7 @@ def one_for_all(directory: Path) -> Iterator[ZooKeeperAddress]:
             users.write_text(json.dumps(state))
             if state["users"] == 0:
                 os.kill(state["pid"], 9)
-        server.stop()  # which this process may have started
+        server.process.stop()  # which this process may have started
 
 
 @contextmanager

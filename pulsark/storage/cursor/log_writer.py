@@ -187,10 +187,7 @@ class CursorLogWriter:
             await self._fill(ledger)
             await self._switch_to(ledger)
         except LedgerFencedError as error:
-            if error is ledger.error and self._manager.has_owner:
-                self._abandon(ledger, error)
-            else:
-                self.stop(error)
+            self.stop(error)
         except StorageError as error:
             self._abandon(ledger, error)
         except MetadataError as error:
@@ -300,8 +297,7 @@ class CursorLogWriter:
         assert ledger.error is not None
         if ledger is not self._active and ledger is not self._successor:
             return
-        fenced = isinstance(ledger.error, LedgerFencedError)
-        if fenced and not self._manager.has_owner:
+        if isinstance(ledger.error, LedgerFencedError):
             self.stop(ledger.error)
             return
         log.warning(
@@ -313,8 +309,7 @@ class CursorLogWriter:
         if ledger is self._active:
             self._active = None
             self.unwritten = self.unwritten or self._successor is None
-            # A fence may be a new owner's: only the record's version tells.
-            if self._awaiting_outcome or fenced:
+            if self._awaiting_outcome:
                 self._start_succession()
 
     async def delete_doomed(self) -> None:

@@ -56,8 +56,7 @@ async def recover_ledger(
     """Close a ledger at its true end, and return its final metadata; see the module.
 
     ``NoSuchLedgerError`` if it has no metadata, ``CorruptEntryError`` or another
-    ``StorageError`` if the end cannot be known now, ``OwnershipLostError`` if this broker may not
-    change it any more.
+    ``StorageError`` if the end cannot be known now.
     """
     while True:
         stored = await store.get(ledger_id)
@@ -70,7 +69,7 @@ async def recover_ledger(
         try:
             return await _Recovery(stored, store, bookies).run()
         except LedgerFencedError:
-            await store.check_owner()  # else this would go on for ever: it may write no more
+            continue
 
 
 class _Recovery:

@@ -85,7 +85,8 @@ def test_help_is_there(
 ) -> None:
     ended = run(monkeypatch, capsys, *words.split())
     assert ended.code == 0
-    assert "Run a broker with its storage in one process, until Ctrl-C." in ended.out
+    words_of_it = " ".join(ended.out.replace("\u2502", " ").split())
+    assert "Run a broker with its storage in one process, until Ctrl-C." in words_of_it
 
 
 # -- commands ------------------------------------------------------------------------------------

@@ -1,0 +1,169 @@
+"""Two brokers of a cluster, of either make, over the same ZooKeeper and the same three bookies."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.brokers import PEER, ROOT, Broker, Pulsar, Pulsark, free_port
+from benchmarks.maven import class_path
+from pulsark.metadata.zookeeper.address import ZooKeeperAddress
+from pulsark.metadata.zookeeper.client import ZooKeeperClient
+from pulsark.processes.bookkeeper_server import LOCK, BookieServer
+from pulsark.processes.zookeeper_server import ZooKeeperServer
+from pulsark.runtime import Runtime
+from pulsark.storage.bookkeeper.cluster import new_cluster
+
+BOOKIES = 3
+QUORUMS = {
+    "managedLedgerDefaultEnsembleSize": 3,
+    "managedLedgerDefaultWriteQuorum": 3,
+    "managedLedgerDefaultAckQuorum": 2,
+}
+LEDGERS = "/ledgers"
+
+
+class Servers:
+    """ZooKeeper and bookies, which both sides use in turn."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.zookeeper = ZooKeeperServer(home / "zookeeper")
+        self._bookies: list[BookieServer] = []
+
+    def start(self) -> None:
+        """Return once all of them serve."""
+        asyncio.run(self._start())
+
+    async def _start(self) -> None:
+        self.zookeeper.start()
+        await self.zookeeper.ready()
+        hosts = ZooKeeperAddress(self.zookeeper.address)
+        client = await ZooKeeperClient.connect(hosts, Runtime().clock)
+        try:
+            await new_cluster(client, LEDGERS)
+        finally:
+            await client.close()
+        for number in range(1, BOOKIES + 1):
+            name = f"bookie-{number}"
+            where = f"{self.zookeeper.address}{LEDGERS}"
+            jars = class_path(LOCK)
+            bookie = BookieServer(name, self.home / name, where, jars, heap="256m")
+            self._bookies.append(bookie)
+            bookie.start()
+        for bookie in self._bookies:
+            await bookie.ready()
+
+    def stop(self) -> None:
+        """End them."""
+        for bookie in self._bookies:
+            bookie.process.stop()
+        self.zookeeper.process.stop()
+
+
+class _TwoBrokers(Broker):
+    """The second broker is started and ended with the first one."""
+
+    def __init__(self, home: Path, servers: Servers, second: Broker | None) -> None:
+        super().__init__(home)
+        self._servers = servers
+        self._second = second
+
+    @property
+    def pids(self) -> list[int]:
+        return [self.pid, *(self._second.pids if self._second is not None else ())]
+
+    def start(self) -> None:
+        super().start()
+        if self._second is not None:
+            self._second.start()
+
+    def end(self) -> None:
+        super().end()
+        if self._second is not None:
+            self._second.end()
+
+
+class PulsarkOfCluster(_TwoBrokers, Pulsark):
+    """Brokers of Pulsark."""
+
+    def __init__(self, home: Path, servers: Servers, *, is_second: bool = False) -> None:
+        second = None if is_second else PulsarkOfCluster(home / "second", servers, is_second=True)
+        super().__init__(home, servers, second)
+
+    @property
+    def _store(self) -> str:
+        return f"zk:{self._servers.zookeeper.address}/pulsark"
+
+    def prepare(self) -> None:
+        """Fetch the bookies' jars, and initialise the cluster's metadata."""
+        self._pulsark(
+            "initialize-cluster-metadata", "--cluster", "standalone",
+            "--metadata-store", self._store,
+            "--web-service-url", self.admin_url, "--broker-service-url", self.url,
+        )  # fmt: skip
+
+    def _pulsark(self, *words: str) -> None:
+        command = [sys.executable, "-m", "pulsark", *words]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
+
+    def _command(self) -> list[str]:
+        ports = ["--broker-port", str(self.port), "--web-port", str(self.web_port)]
+        settings = {
+            "metadataStoreUrl": self._store,
+            "bookkeeperMetadataServiceUri": f"zk://{self._servers.zookeeper.address}{LEDGERS}",
+            "tableRoots": self._servers.home / "tables",
+            **QUORUMS,
+        }
+        sets = [f"--set={key}={value}" for key, value in settings.items()]
+        return [sys.executable, "-m", "pulsark", "broker", *ports, "--flight-port", "0", *sets]
+
+
+class PulsarOfCluster(_TwoBrokers, Pulsar):
+    """Brokers of Apache Pulsar 4.0.7."""
+
+    def __init__(self, home: Path, servers: Servers, *, is_second: bool = False) -> None:
+        second = None if is_second else PulsarOfCluster(home / "second", servers, is_second=True)
+        super().__init__(home, servers, second)
+        self._web_port = free_port()
+
+    @property
+    def _store(self) -> str:
+        return f"zk:{self._servers.zookeeper.address}/pulsar"
+
+    def prepare(self) -> None:
+        """Fetch the jars, and initialise the cluster's metadata."""
+        super().prepare()
+        subprocess.run(
+            [
+                *self._java(), "org.apache.pulsar.PulsarClusterMetadataSetup",
+                "--cluster", "standalone", "--metadata-store", self._store,
+                "--configuration-metadata-store", self._store,
+                "--existing-bk-metadata-service-uri",
+                f"zk+hierarchical://{self._servers.zookeeper.address}{LEDGERS}",
+                "--web-service-url", f"http://127.0.0.1:{self._web_port}",
+                "--broker-service-url", self.url,
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def _command(self) -> list[str]:
+        ledgers = f"zk+hierarchical://{self._servers.zookeeper.address}{LEDGERS}"
+        settings = {
+            "clusterName": "standalone",
+            "webServicePort": self._web_port,
+            "metadataStoreUrl": self._store,
+            "configurationMetadataStoreUrl": self._store,
+            "bookkeeperMetadataServiceUri": ledgers,
+            **QUORUMS,
+        }
+        conf = self.home / "broker.conf"
+        conf.write_text(
+            (PEER / "standalone.conf").read_text()
+            + self._addresses()
+            + "".join(f"{key}={value}\n" for key, value in settings.items())
+        )
+        return [*self._java(), "org.apache.pulsar.PulsarBrokerStarter", "--broker-conf", str(conf)]

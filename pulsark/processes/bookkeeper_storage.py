@@ -1,0 +1,65 @@
+"""A broker's ledgers in Apache BookKeeper: how the parts of the client are put together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pulsark.metadata.zookeeper.address import ZooKeeperAddress, parse_zookeeper
+from pulsark.metadata.zookeeper.client import ZooKeeperClient
+from pulsark.storage.bookkeeper.encoder import LedgerKeys
+from pulsark.storage.bookkeeper.ids import LedgerIds
+from pulsark.storage.bookkeeper.ledger_store import BookKeeperCluster, BookKeeperLedgerStore
+from pulsark.storage.bookkeeper.registry import BookieRegistry
+
+if TYPE_CHECKING:
+    import contextlib
+
+    from pulsark.config.settings import Settings
+    from pulsark.metadata.store import MetadataStore
+    from pulsark.runtime import Runtime
+    from pulsark.storage.ledger.store import LedgerStore
+
+LEDGERS = "/ledgers"
+"""Below the metadata store's root, unless ``bookkeeperMetadataServiceUri`` is set. As in Pulsar."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookKeeperStorage:
+    """The bookies of a cluster, and the metadata of ledgers on them."""
+
+    bookies: BookieRegistry
+    ledgers: LedgerStore
+
+
+def address_of(settings: Settings) -> ZooKeeperAddress:
+    """Where the cluster of bookies is; ``ConfigError`` if the settings name no ZooKeeper."""
+    if settings.bookkeeperMetadataServiceUri:
+        return parse_zookeeper(settings.bookkeeperMetadataServiceUri)
+    store = parse_zookeeper(settings.metadataStoreUrl)
+    return ZooKeeperAddress(store.hosts, store.root + LEDGERS)
+
+
+async def open_bookkeeper(
+    settings: Settings,
+    metadata: MetadataStore,
+    runtime: Runtime,
+    cleanup: contextlib.AsyncExitStack,
+) -> BookKeeperStorage:
+    """Connect; ``cleanup`` closes what was opened."""
+    address = address_of(settings)
+    # Its own session: BookKeeper may be in another ensemble than the metadata store.
+    zookeeper = await ZooKeeperClient.connect(
+        ZooKeeperAddress(address.hosts),
+        runtime.clock,
+        session_seconds=settings.metadataStoreSessionTimeoutMillis / 1000,
+        operation_seconds=settings.metadataStoreOperationTimeoutSeconds,
+    )
+    cleanup.push_async_callback(zookeeper.close)
+    keys = LedgerKeys()
+    bookies = BookieRegistry(zookeeper, address.root, keys)
+    cleanup.push_async_callback(bookies.close)
+    await bookies.start()
+    ids = LedgerIds(zookeeper, address.root)
+    cluster = BookKeeperCluster(zookeeper, address.root, ids, keys)
+    return BookKeeperStorage(bookies, BookKeeperLedgerStore(cluster, metadata))

@@ -1,0 +1,95 @@
+"""``pulsark broker``: one broker of a cluster. It stores nothing on its own machine.
+
+Metadata are in the store of ``metadataStoreUrl``, ledgers on the bookies of
+``bookkeeperMetadataServiceUri``, tables below ``tableRoots``. A broker whose metadata session has
+ended exits, because others may own its bundles now: whoever runs it (systemd, Kubernetes,
+``pulsark cluster``) starts it again, with a new session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from pulsark import __version__
+from pulsark.config.addresses import asks_for_login, check_access
+from pulsark.errors import ConfigError, MetadataError
+from pulsark.metadata.initialisation import check_initialized
+from pulsark.processes.access import warn_of_access
+from pulsark.processes.bookkeeper_storage import open_bookkeeper
+from pulsark.processes.joined_metadata import join_metadata
+from pulsark.processes.own_disks import open_roots
+from pulsark.processes.served_broker import ServedBroker, Stored
+from pulsark.processes.until_signal import serve_until_signal
+from pulsark.runtime import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pulsark.config.settings import Settings
+    from pulsark.errors import PulsarkError
+
+
+class ClusterBroker:
+    """The parts of the process; they start and stop in order."""
+
+    def __init__(
+        self, settings: Settings, runtime: Runtime, failed: Callable[[PulsarkError], None]
+    ) -> None:
+        """``failed`` is called when the broker cannot go on."""
+        self._settings = settings
+        self._runtime = runtime
+        self._failed = failed
+        self._cleanup = contextlib.AsyncExitStack()
+
+    async def start(self) -> dict[str, Any]:
+        """Start, and return the broker's addresses."""
+        settings, runtime, cleanup = self._settings, self._runtime, self._cleanup
+        _check(settings)
+        check_access(settings.bindAddress, insecure=settings.insecure or asks_for_login(settings))
+        warn_of_access(settings)
+        metadata = await join_metadata(settings, "", runtime, create=False)
+        cleanup.push_async_callback(metadata.close)
+        metadata.session.on_end(self._session_ended)
+        await check_initialized(metadata, settings.clusterName, settings.metadataStoreUrl)
+        ledgers = await open_bookkeeper(settings, metadata, runtime, cleanup)
+        roots = await open_roots(settings, settings.tableRoots, metadata, runtime)
+        stored = Stored(metadata, ledgers.bookies, roots, ledgers.ledgers)
+        served = ServedBroker(settings, runtime, stored, cleanup, of_cluster=True)
+        return {
+            "pid": str(os.getpid()),
+            **(await served.start()).as_json(),
+            "version": __version__,
+        }
+
+    def _session_ended(self) -> None:
+        self._failed(MetadataError("the session of the metadata store has ended"))
+
+    async def stop(self) -> None:
+        """Stop everything in the reverse order."""
+        await self._cleanup.aclose()
+
+
+async def serve_broker(settings: Settings, ready: asyncio.Future[dict[str, Any]]) -> None:
+    """Run a broker until SIGINT or SIGTERM. ``MetadataError`` if its session ended."""
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def fail(error: PulsarkError) -> None:
+        if not ended.done():
+            ended.set_exception(error)
+
+    await serve_until_signal(ClusterBroker(settings, Runtime(), fail), ready, ended)
+
+
+def _check(settings: Settings) -> None:
+    for key, example in (
+        ("metadataStoreUrl", "zk:host:2181/pulsark"),
+        ("tableRoots", "a directory that all brokers share, or s3://BUCKET/PREFIX"),
+    ):
+        if not getattr(settings, key):
+            raise ConfigError(
+                f"{key} is not set: a broker of a cluster needs it ({example}). On one machine, "
+                "`pulsark standalone` needs nothing"
+            )

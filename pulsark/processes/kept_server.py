@@ -1,0 +1,79 @@
+"""A server of another make, such as ZooKeeper, that is started again whenever it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
+
+from pulsark.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pulsark.processes.java_process import JavaProcess
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 0.5
+PAUSE_SECONDS: Final = 1.0
+PAUSE_SECONDS_MAX: Final = 30.0
+
+
+class Server(Protocol):
+    """A server as one process of this machine."""
+
+    @property
+    def process(self) -> JavaProcess:
+        """Its process; the same object after each start."""
+
+    def start(self) -> None:
+        """Start the process."""
+
+    async def ready(self) -> None:
+        """Return once it serves; ``ConfigError`` if it ends first, or takes too long."""
+
+
+class KeptServer:
+    """One server, from ``start`` to ``stop``."""
+
+    def __init__(self, name: str, server: Server) -> None:
+        self.name = name
+        self._server = server
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The id of the running process, or 0."""
+        return self._server.process.pid
+
+    async def start(self) -> None:
+        """Start it, and return once it serves. ``ConfigError`` if it does not."""
+        self._server.start()
+        await self._server.ready()
+        self._task = asyncio.get_running_loop().create_task(self._keep())
+
+    async def stop(self) -> None:
+        """End the process in order; it is not started again."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await asyncio.to_thread(self._server.process.stop)
+
+    async def _keep(self) -> None:
+        pause = PAUSE_SECONDS
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if self._server.process.is_running:
+                continue
+            log.error("%s has ended; restarting it in %g s", self.name, pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, PAUSE_SECONDS_MAX)
+            await asyncio.to_thread(self._server.process.stop)  # forget the one that has ended
+            try:
+                self._server.start()
+                await self._server.ready()
+            except (ConfigError, OSError) as error:
+                log.error("%s: %s", self.name, error)
+            else:
+                pause = PAUSE_SECONDS

@@ -1,0 +1,211 @@
+"""``pulsark cluster``: ZooKeeper, bookies and brokers of a cluster on one machine, to try it.
+
+The servers are the real ones, each a process: ZooKeeper from PySpark's jars, Apache BookKeeper's
+bookies from Maven Central, and brokers as ``pulsark broker`` runs them. ZooKeeper and bookies have
+small heaps and listen on loopback only. Everything is below one directory, and starts again from
+there::
+
+    DATA/LOCK            held while the cluster lives
+    DATA/cluster.json    addresses and process ids, while it serves
+    DATA/zookeeper/      what ZooKeeper stores
+    DATA/bookie-N/       what bookie N stores
+    DATA/tables/         the storage root of tables, unless ``tableRoots`` names others
+
+Servers start in the order in which they need each other, and stop in the opposite one. One that
+dies is started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pulsark import __version__
+from pulsark.config.addresses import asks_for_login, check_access
+from pulsark.config.several_brokers import of_broker, own_ports
+from pulsark.errors import ConfigError
+from pulsark.processes.access import warn_of_access
+from pulsark.processes.bookkeeper_server import LOCK, BookieServer
+from pulsark.processes.cluster_metadata import initialize_cluster
+from pulsark.processes.duty import Duty
+from pulsark.processes.kept_child import KeptChild
+from pulsark.processes.kept_server import KeptServer
+from pulsark.processes.maven import class_path
+from pulsark.processes.until_signal import serve_until_signal
+from pulsark.processes.zookeeper_server import ZooKeeperServer
+from pulsark.runtime import lock_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pulsark.config.settings import Settings
+    from pulsark.processes.kept_server import Server
+
+BROKER_STOP_SECONDS: Final = 20.0
+READY_NAME: Final = "cluster.json"
+_PORTS: Final = {
+    "brokerServiceUrl": "brokerServicePort",
+    "brokerServiceUrlTls": "brokerServicePortTls",
+    "webServiceUrl": "webServicePort",
+    "webServiceUrlTls": "webServicePortTls",
+    "flightUrl": "flightServicePort",
+    "flightUrlTls": "flightServicePortTls",
+}
+"""By the name of an address: the setting of its port."""
+
+TABLES: Final = "tables"
+LEDGERS: Final = "/ledgers"
+
+
+class LocalCluster:
+    """All processes of one directory; they start and stop in order."""
+
+    def __init__(self, settings: Settings, jars: Path, progress: Callable[[str], None]) -> None:
+        """``standaloneBrokers`` and ``bookies`` say how many; ``progress`` hears what serves.
+
+        ``jars``: a directory where those of BookKeeper are kept.
+        """
+        self._jars = jars
+        self._settings = settings
+        self._data = Path(os.path.abspath(settings.dataDir))
+        self._tell = progress
+        self._cleanup = contextlib.AsyncExitStack()
+        self._servers: dict[str, KeptServer] = {}
+        self._brokers = [
+            KeptChild(f"broker-{n}", partial(self._duty_of, n), partial(self._is_ready, n))
+            for n in range(settings.standaloneBrokers)
+        ]
+        self._found: dict[int, dict[str, Any]] = {}
+        """The addresses that each broker reported last."""
+        self._zookeeper = ""
+        self._serves = False
+
+    async def start(self) -> dict[str, Any]:
+        """Start everything, and return the contents of ``cluster.json``."""
+        settings = self._settings
+        check_access(settings.bindAddress, insecure=settings.insecure or asks_for_login(settings))
+        self._lock()
+        warn_of_access(settings)
+        await self._start_servers(await self._jars_fetched())
+        self._cleanup.push_async_callback(self._stop_brokers)
+        for broker in self._brokers:
+            broker.start()
+        await asyncio.gather(*[broker.first for broker in self._brokers])
+        self._serves = True
+        self._cleanup.callback((self._data / READY_NAME).unlink, missing_ok=True)
+        return self._write_ready()
+
+    async def stop(self) -> None:
+        """Stop everything in the opposite order."""
+        if self._servers:
+            self._tell("stopping brokers, bookies and ZooKeeper")
+        await self._cleanup.aclose()
+
+    def _lock(self) -> None:
+        self._data.mkdir(parents=True, exist_ok=True)
+        lock = lock_directory(str(self._data))
+        if lock is None:
+            raise ConfigError(
+                f"dataDir: {self._data} is in use by another process; stop it or choose another "
+                "directory (--data-dir)"
+            )
+        self._cleanup.callback(os.close, lock)
+
+    async def _jars_fetched(self) -> str:
+        """The class path of bookies."""
+        where = self._jars / LOCK.stem
+        if not where.exists():
+            self._tell(f"fetching Apache BookKeeper from Maven Central to {where}, once")
+        return await asyncio.to_thread(class_path, LOCK, self._jars)
+
+    async def _start_servers(self, jars: str) -> None:
+        zookeeper = ZooKeeperServer(self._data / "zookeeper")
+        await self._start_server("zookeeper", zookeeper)
+        self._zookeeper = zookeeper.address
+        # What is there stays.
+        await initialize_cluster(self._settings.clusterName, {}, self._store, self._ledgers)
+        async with asyncio.TaskGroup() as starting:
+            for number in range(1, self._settings.bookies + 1):
+                name = f"bookie-{number}"
+                ledgers = f"{self._zookeeper}{LEDGERS}"
+                bookie = BookieServer(name, self._data / name, ledgers, jars)
+                starting.create_task(self._start_server(name, bookie))
+
+    async def _start_server(self, name: str, server: Server) -> None:
+        kept = self._servers[name] = KeptServer(name, server)
+        self._cleanup.push_async_callback(kept.stop)
+        await kept.start()
+        self._tell(f"{name} serves (process {kept.pid})")
+
+    async def _stop_brokers(self) -> None:
+        await asyncio.gather(*[broker.stop(BROKER_STOP_SECONDS) for broker in self._brokers])
+
+    @property
+    def _store(self) -> str:
+        return f"zk:{self._zookeeper}/pulsark"
+
+    @property
+    def _ledgers(self) -> str:
+        return f"zk://{self._zookeeper}{LEDGERS}"
+
+    def _of_cluster(self) -> Settings:
+        """The settings, with the addresses of what this process started."""
+        settings = self._settings
+        return dataclasses.replace(
+            settings,
+            metadataStoreUrl=self._store,
+            bookkeeperMetadataServiceUri=self._ledgers,
+            tableRoots=settings.tableRoots or (str(self._data / TABLES),),
+        )
+
+    def _duty_of(self, number: int) -> Duty:
+        settings = self._of_cluster()
+        ports = own_ports(settings, number, shared=False)
+        # One that is started again has the ports that clients know, also if any were free.
+        for key, url in self._found.get(number, {}).items():
+            if key in _PORTS:
+                ports[_PORTS[key]] = int(url.rpartition(":")[2])
+        return Duty(
+            f"broker-{number}",
+            dataclasses.replace(of_broker(settings, number), **ports),  # type: ignore[arg-type]
+        )
+
+    def _is_ready(self, number: int, told: dict[str, Any]) -> None:
+        self._found[number] = told
+        self._tell(f"broker-{number} serves (process {self._brokers[number].pid})")
+        if self._serves:
+            self._write_ready()
+
+    def _write_ready(self) -> dict[str, Any]:
+        first = {key: url for key, url in self._found[0].items() if key in _PORTS}
+        info = {
+            "pid": str(os.getpid()),
+            **first,
+            "version": __version__,
+            "metadataStoreUrl": self._store,
+            "bookkeeperMetadataServiceUri": self._ledgers,
+            "servers": {name: str(server.pid) for name, server in self._servers.items()},
+            "brokers": [
+                {"pid": str(broker.pid), **self._found[number]}
+                for number, broker in enumerate(self._brokers)
+            ],
+        }
+        (self._data / READY_NAME).write_text(json.dumps(info, indent=1) + "\n")
+        return info
+
+
+async def serve_cluster(
+    settings: Settings,
+    jars: Path,
+    ready: asyncio.Future[dict[str, Any]],
+    progress: Callable[[str], None],
+) -> None:
+    """Run a cluster until SIGINT or SIGTERM."""
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    await serve_until_signal(LocalCluster(settings, jars, progress), ready, ended)

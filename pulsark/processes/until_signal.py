@@ -1,0 +1,45 @@
+"""The life of a process that serves in the foreground: from its start to SIGINT or SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pulsark.processes.child import Process
+
+log = logging.getLogger(__name__)
+
+
+async def serve_until_signal(
+    process: Process, ready: asyncio.Future[dict[str, Any]], ended: asyncio.Future[None]
+) -> None:
+    """Start, set ``ready`` to what was started, and stop in order at the end.
+
+    The end is a signal, also while it starts, or that ``ended`` is done: with an error if the
+    process cannot go on.
+    """
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signum, end)
+    starting = loop.create_task(process.start())
+    either: set[asyncio.Future[Any]] = {starting, ended}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            info = starting.result()
+            log.info("serving", extra=info)
+            ready.set_result(info)
+        await ended
+    finally:
+        starting.cancel()
+        await asyncio.wait({starting})
+        end()  # from here on, a part that ends has not failed
+        await process.stop()

@@ -1,0 +1,74 @@
+"""Brokers over a real ZooKeeper and real bookies, as `pulsark cluster` starts them."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.local_cluster import LocalCluster
+from tests.support.python_client import connected
+from tests.support.several_brokers import Load, is_alive, kill, owners, read, wait_for
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    with LocalCluster(folder / "data", "--set=sealFreshnessSeconds=1") as cluster:
+        yield cluster
+
+
+@pytest.mark.feature("F68")
+def test_clients_go_on_when_a_bookie_and_a_broker_are_killed(cluster: LocalCluster) -> None:
+    topics = [f"killed-{number}" for number in range(4)]
+    with connected(cluster) as client:
+        with Load(client, topics) as load:
+            wait_for(lambda: all(len(load.receipts[topic]) >= 20 for topic in topics))
+            kill(cluster.processes()["bookie-2"])
+            before = {topic: len(load.receipts[topic]) for topic in topics}
+            wait_for(lambda: all(len(load.receipts[t]) >= before[t] + 50 for t in topics))
+            kill(cluster.broker_at(owners(cluster, topics)[topics[0]]))
+            before = {topic: len(load.receipts[topic]) for topic in topics}
+            wait_for(lambda: all(len(load.receipts[t]) >= before[t] + 50 for t in topics), 60)
+        load.wait_until_consumed()
+        assert load.failures == []
+        for topic in topics:
+            assert set(read(client, topic, load.receipts[topic])) >= set(load.receipts[topic])
+
+
+def test_topics_are_tables_and_outlive_their_processes(cluster: LocalCluster) -> None:
+    topic = "kept"
+    sent = [f"{number}".encode() for number in range(500)]
+    with connected(cluster) as client:
+        producer = client.create_producer(topic)
+        for payload in sent:
+            producer.send_async(payload, None)
+        producer.flush()
+        assert read(client, topic, sent) == sent
+    wait_for(lambda: _rows(cluster, topic) == len(sent), 60)
+    before = cluster.processes()
+    assert cluster.stop() == 0
+    assert not [name for name, pid in before.items() if is_alive(pid)]
+    cluster.start()
+    with connected(cluster) as client:
+        assert read(client, topic, sent) == sent
+
+
+def _rows(cluster: LocalCluster, topic: str) -> int:
+    """How many rows any engine reads from the topic's table."""
+    where = f"{cluster.web_url}/admin/v2/persistent/public/default/{topic}/table"
+    try:
+        with urllib.request.urlopen(where, timeout=20) as answer:
+            directory = json.load(answer)["directories"][0]
+    except urllib.error.HTTPError as error:
+        if error.code != 404:
+            raise
+        return 0  # nothing is sealed yet
+    if not DeltaTable.is_deltatable(directory):
+        return 0  # its log follows
+    rows: int = DeltaTable(directory).to_pyarrow_dataset().count_rows()
+    return rows
