@@ -372,14 +372,15 @@ class LedgerManager:
         return await self._read_copies(repaired, first, last, max_bytes)
 
     async def _repaired(self, known: LedgerMetadata) -> LedgerMetadata | None:
-        """A closed ledger whose copies are on other bookies by now."""
-        if not known.is_closed:
-            return None
+        """A ledger whose copies are on other bookies by now.
+
+        Also one that is written here: auto-recovery repairs all its ensembles but the last.
+        """
         try:
             stored = await self._store.get(known.ledger_id)
         except MetadataError:
             return None
-        if stored is None or stored.metadata.ensembles == known.ensembles:
+        if stored is None or stored.metadata.ensembles in (known.ensembles, ()):
             return None
         return self._closed.remember(stored.metadata)
 

@@ -23,6 +23,8 @@ from pulsark.errors import (
 from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.metadata.paths import ledger_path
 from pulsark.metadata.store import ABSENT
+from pulsark.runtime import new_done
+from pulsark.storage.bookie.bookie import EntryRun
 from pulsark.storage.ledger import decisions
 from pulsark.storage.ledger import writer as writer_module
 from pulsark.storage.ledger.manager import LedgerConfig, LedgerManager, LedgerState, is_absent
@@ -548,6 +550,31 @@ def test_reads_fall_over_to_another_copy() -> None:
             found += batch
             entry_id += len(batch)
         assert found == [(n, b"%d" % n) for n in range(6)]
+
+    simulate(main)
+
+
+def test_a_ledger_that_is_written_is_read_where_its_copies_were_repaired() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 2)
+        manager = cluster.manager()
+        writer = await manager.create(LedgerConfig(2, 2, 2), Writes())
+        writer.append([b"a", b"b"])
+        await writer.drained()
+        cluster.add("b3"), cluster.add("b4"), cluster.add("b5")
+        for name in ("b1", "b2"):
+            cluster.bookies[name].down = True
+        writer.append([b"c"])
+        await writer.drained()
+        for lost, copy in (("b1", "b5"), ("b2", "b4")):
+            run, (future, done) = EntryRun(0, 0, -1, [b"a", b"b"]), new_done()
+            cluster.bookies[copy].append(run, done, recovery=True)
+            await future
+            await changed_by_another(cluster, decisions.replace_lost(0, lost, copy))
+        assert await manager.read(0, 0, 1, 100) == [(0, b"a"), (1, b"b")]
+        cluster.bookies["b5"].down = cluster.bookies["b4"].down = True
+        with pytest.raises(StorageError):
+            await manager.read(0, 0, 1, 100)
 
     simulate(main)
 
