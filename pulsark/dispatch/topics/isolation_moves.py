@@ -6,10 +6,10 @@ Each broker does it for what it has. A bundle stays if there is nobody for it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.brokers.placement import choose
+from pulsark.dispatch.loop.retries import until_read
 from pulsark.dispatch.topics.bundles import namespace_of
 from pulsark.errors import PulsarkError
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pulsark.dispatch.brokers.registry import BrokerRegistry
     from pulsark.dispatch.topics.bundle_release import BundleRelease
     from pulsark.dispatch.topics.ownership import Ownership
-
-log = logging.getLogger(__name__)
 
 
 class IsolationMoves:
@@ -51,24 +49,28 @@ class IsolationMoves:
 
     def _look_soon(self) -> None:
         self._again = bool(self._isolation.policies)
-        if self._again and self._moving is None and not self._registry.is_alone:
-            self._moving = asyncio.create_task(self._move())
+        is_free = self._moving is None or self._moving.done()
+        if self._again and is_free and not self._registry.is_alone:
+            work = until_read(self._move, "bundles are not where isolation policies want them")
+            self._moving = asyncio.create_task(work)
 
     async def _move(self) -> None:
-        """One after the other, for the sake of the clients."""
-        try:
-            while self._again:
-                self._again = False
-                given: dict[str, str] = {}
-                for bundle in self._ownership.owned():
+        """One after the other, for the sake of the clients. Raises if some are left."""
+        failed: PulsarkError | None = None
+        while self._again:
+            self._again, failed = False, None
+            given: dict[str, str] = {}
+            for bundle in self._ownership.owned():
+                try:
                     to = await self._other(bundle, given)
                     if to is not None:
                         given[bundle] = to
                         await self._release.release(bundle, to)
-        except PulsarkError as error:
-            log.warning("bundles are not where isolation policies want them: %s", error)
-        finally:
-            self._moving = None
+                except PulsarkError as error:
+                    failed = error
+        if failed is not None:
+            self._again = True
+            raise failed
 
     async def _other(self, bundle: str, given: dict[str, str]) -> str | None:
         """Who is to have a bundle that is at the wrong broker."""

@@ -606,3 +606,37 @@ async def test_claims_and_how_bundles_leave_are_counted(broker) -> None:
     await two.broker.ownership.own(others[1])
     two.metadata.expire()
     assert there.counts.left["session"] == 1
+
+
+@scenario()
+async def test_what_an_isolation_policy_takes_away_goes_even_if_it_does_not_go_at_once(
+    broker, monkeypatch
+) -> None:
+    for number in range(20):
+        await broker.broker.topics.load(TopicName.parse(f"{TOPIC}{number}"), create=True)
+    bundles = broker.broker.ownership.owned()
+    assert len(bundles) > 1
+    two = await broker.another()
+    release, failures = broker.broker.bundle_release.release, [bundles[0]]
+
+    async def release_or_fail(bundle: str, to: str = "") -> bool:
+        if bundle in failures:
+            failures.remove(bundle)
+            raise PulsarkError("the store does not answer")
+        return await release(bundle, to)
+
+    monkeypatch.setattr(broker.broker.bundle_release, "release", release_or_fail)
+    only_two = {
+        "namespaces": ["public/.*"],
+        "primary": ["b2.*"],
+        "secondary": [],
+        "auto_failover_policy": {
+            "policy_type": "min_available",
+            "parameters": {"min_limit": "1", "usage_threshold": "100"},
+        },
+    }
+    await broker.broker.resources.isolation.put("standalone", "p", only_two)
+    await asyncio.sleep(60)
+    assert failures == []
+    assert broker.broker.ownership.owned() == []
+    assert two.broker.ownership.owned() == bundles
