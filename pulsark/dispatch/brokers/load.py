@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,17 @@ class LoadReport:
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> LoadReport:
-        """The inverse of ``as_json``. Missing figures are 0, unknown ones are ignored."""
-        found = {one.name: told[one.name] for one in fields(cls) if one.name in told}
-        return cls(**{**found, "busiest": tuple(found.get("busiest", {}).items())})
+        """The inverse of ``as_json``. Missing figures are 0, unknown ones are ignored; of what is
+        no load at all nothing is taken: its broker lives."""
+        try:
+            found = {
+                one.name: type(one.default)(told[one.name])
+                for one in fields(cls)
+                if one.name in told and one.name != "busiest"
+            }
+            parts = {str(name): float(part) for name, part in told.get("busiest", {}).items()}
+        except (AttributeError, OverflowError, TypeError, ValueError):
+            return cls()
+        if not all(map(math.isfinite, (*found.values(), *parts.values()))):
+            return cls()
+        return cls(**found, busiest=tuple(parts.items()))

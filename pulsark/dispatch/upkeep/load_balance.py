@@ -139,7 +139,12 @@ class LoadShedding:
     async def _moved(self) -> dict[str, float]:
         """What was moved not long ago, also by another leader."""
         found = await self._metadata.get(MOVED_BUNDLES)
-        return {} if found is None else dict(json.loads(found.value)["bundles"])
+        try:
+            moved = {} if found is None else json.loads(found.value)["bundles"]
+            return {str(bundle): float(at) for bundle, at in moved.items()}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            log.warning("which bundles were moved not long ago cannot be read: %r", error)
+            return {}
 
     async def _groups(self, loads: Iterable[LoadReport]) -> dict[str, GroupBundles]:
         """By namespace of busy bundles who has those of its anti-affinity group."""

@@ -9,7 +9,7 @@ import pytest
 from pulsark.dispatch.brokers.owners import Assigned, BundleOwner
 from pulsark.dispatch.topics.bundles import Covered
 from pulsark.errors import CorruptMetadataError, MetadataError
-from pulsark.metadata.paths import CONFIGURATION, assigned_bundle_path
+from pulsark.metadata.paths import CONFIGURATION, MOVED_BUNDLES, assigned_bundle_path
 from pulsark.metadata.store import ABSENT
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import TOPIC, BrokerInMemory, Client, scenario
@@ -76,6 +76,16 @@ def test_of_who_is_to_claim_a_bundle(value: bytes) -> None:
 def test_of_the_owner_of_a_bundle(value: bytes) -> None:
     with pytest.raises(CorruptMetadataError, match="claim of a bundle"):
         BundleOwner.decode(value)
+
+
+@pytest.mark.parametrize("value", DAMAGED)
+def test_of_bundles_that_were_moved(value: bytes) -> None:
+    @scenario()
+    async def run(broker: BrokerInMemory) -> None:
+        await write(broker, MOVED_BUNDLES, value)
+        assert await broker.broker.load_shedding._moved() == {}
+
+    run()
 
 
 @scenario()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from pulsark.dispatch.brokers.load import BundleLoad, LoadReport, busiest
 from pulsark.dispatch.brokers.placement import ABOUT_AS_BUSY, choose
@@ -105,3 +108,19 @@ def test_what_bundles_cost_is_told_when_it_changes() -> None:
     process.loads = {"b": BundleLoad(1, 1, 2000)}
     process.run(600.0, 0.5)
     assert [bundle for bundle, _ in process.registry.own.load.busiest] == ["b"]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [],
+        {"utilisation": "busy"},
+        {"utilisation": None},
+        {"utilisation": math.nan},
+        {"bundles": math.inf},
+        {"busiest": ["b"]},
+        {"busiest": {"b": "much"}},
+    ],
+)
+def test_a_report_that_is_none_is_that_of_a_broker_without_load(told: Any) -> None:
+    assert LoadReport.from_json(told) == LoadReport()
