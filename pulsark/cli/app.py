@@ -131,7 +131,7 @@ def initialize_cluster_metadata(
             "--configuration-metadata-store",
             "-cms",
             metavar="URL",
-            help="The same as --metadata-store.",
+            help="Where clusters, tenants and namespaces are, if elsewhere.",
         ),
     ] = "",
     bundles: Annotated[

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.cli.terminal.output import print_json
+from pulsark.config.settings import Settings
 from pulsark.metadata.initialisation import CLUSTER_BUNDLES
 from pulsark.metadata.namespaces import even_boundaries
 from pulsark.wire.topic_name import check_name_part
@@ -44,24 +45,19 @@ def run_initialize(wanted: Wanted, urls: Mapping[str, str], *, as_json: bool) ->
     for key, url in given.items():
         if not url.startswith(_SCHEMES[key]):
             raise CommandError(f"{url}: this address must begin with {_SCHEMES[key]}")
-    if wanted.configuration_store not in ("", wanted.metadata_store):
-        raise CommandError(
-            "--configuration-metadata-store: a cluster of Pulsark has all its metadata in one "
-            "store. Give it the same URL as --metadata-store, or leave it out"
-        )
     if wanted.bookkeeper and wanted.existing_bookkeeper not in ("", wanted.bookkeeper):
         raise CommandError("BookKeeper's metadata cannot be in two places: give one URI")
+    settings = Settings(
+        clusterName=wanted.cluster,
+        metadataStoreUrl=wanted.metadata_store,
+        configurationMetadataStoreUrl=wanted.configuration_store,
+        bookkeeperMetadataServiceUri=wanted.existing_bookkeeper or wanted.bookkeeper,
+        defaultNumberOfNamespaceBundles=bundles,
+    )
     from pulsark.processes.cluster_metadata import initialize_cluster
 
     made = asyncio.run(
-        initialize_cluster(
-            wanted.cluster,
-            given,
-            wanted.metadata_store,
-            wanted.existing_bookkeeper or wanted.bookkeeper,
-            bundles,
-            existing_bookkeeper=bool(wanted.existing_bookkeeper),
-        )
+        initialize_cluster(settings, given, existing_bookkeeper=bool(wanted.existing_bookkeeper))
     )
     if as_json:
         print_json({"cluster": wanted.cluster, "made": made})

@@ -82,3 +82,20 @@ def test_a_cluster_is_made_once_and_its_brokers_find_it(
     assert run(*options, *existing) == (0, "Everything was there for cluster c\n")
     code, said = run("-c", "d", "-md", str(zookeeper), *URLS)
     assert (code, said.splitlines()[:2]) == (0, ["Made for cluster d:", "  cluster d"])
+
+
+@pytest.mark.feature("F69")
+def test_what_clusters_share_is_made_in_the_configuration_store(
+    zookeeper: ZooKeeperAddress, run: Callable[..., tuple[int, str]]
+) -> None:
+    shared = ZooKeeperAddress(zookeeper.hosts, f"{zookeeper.root}/shared")
+    for name in ("one", "two"):
+        local = ZooKeeperAddress(zookeeper.hosts, f"{zookeeper.root}/{name}")
+        options = ("-c", name, "-md", str(local), "-cms", str(shared), *URLS)
+        code, said = run(*options, "--json")
+        assert code == 0, said
+        made = json.loads(said)["made"]
+        assert f"BookKeeper's nodes below {local}/ledgers" in made
+        assert ("tenant public" in made) == (name == "one")
+        assert ("tenant public in cluster two" in made) == (name == "two")
+        assert run(*options) == (0, f"Everything was there for cluster {name}\n")

@@ -35,7 +35,7 @@ def one_for_all(directory: Path) -> Iterator[ZooKeeperAddress]:
         if state["users"] == 0:
             server.start()
             asyncio.run(server.ready())
-            state |= {"port": server.port, "pid": server.pid}
+            state |= {"port": server.port, "pid": server.process.pid}
         state["users"] += 1
         users.write_text(json.dumps(state))
     try:

@@ -33,11 +33,12 @@ def run(
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (("--configuration-metadata-store", "zk:other:2181"), "one store"),
+        (("--configuration-metadata-store", "oxia://h:1"), "only ZooKeeper"),
         (("--web-service-url-tls", "http://h:1"), "must begin with https://"),
         (("--cluster", "a/b"), "cluster"),
         (("-bn", "100000"), "bundles"),
-        (("--metadata-store", "mysql:h"), "not a URL of ZooKeeper"),
+        (("--metadata-store", "mysql:h"), "only ZooKeeper"),
+        (("--metadata-store", "zk:a b"), "does not name ZooKeeper servers"),
         (
             (
                 "--bookkeeper-metadata-service-uri",
