@@ -13,6 +13,7 @@ import pytest
 import typer
 
 from pulsark.cli.app import app
+from pulsark.cli.broker import broker_parser, cluster_parser
 from pulsark.cli.standalone import parser as standalone_parser
 from tests.docs.reader import MAKE_TARGETS, ROOT, Reader
 from tests.docs.snippets import code_spans, links, snippets
@@ -106,6 +107,14 @@ def test_commands_in_sentences_exist(document: Path) -> None:
                 assert importlib.util.find_spec(module) is not None, span
 
 
+SERVING = {
+    "standalone": standalone_parser,
+    "broker": broker_parser,
+    "cluster": cluster_parser,
+}
+"""Commands that read their options by themselves."""
+
+
 def check_usage(span: str, arguments: list[str]) -> None:
     """Fail unless the subcommand and all its options are known."""
     command: Any = typer.main.get_command(app)
@@ -113,8 +122,8 @@ def check_usage(span: str, arguments: list[str]) -> None:
         name, *arguments = arguments
         assert name in command.commands, span
         command = command.commands[name]
-    if command.name == "standalone":  # reads its options by itself
-        known = set(re.findall(r"--[\w-]+", standalone_parser().format_help()))
+    if command.name in SERVING:
+        known = set(re.findall(r"--[\w-]+", SERVING[command.name]().format_help()))
     else:
         known = {option for parameter in command.params for option in parameter.opts}
     used = {word.partition("=")[0] for word in arguments if word.startswith("-")}

@@ -6,21 +6,42 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from pulsark import __version__
+from pulsark.config.sources import load_settings
 from tests.docs.test_documents import check_usage
+from tests.support.admin_api import AdminApi
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 CONTAINERFILE = DEPLOY / "container" / "Containerfile"
+MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 INSTALLED = "/opt/pulsark/bin/pulsark"
 
 
 def by_name(path: Path) -> str:
     return path.name
+
+
+def documents() -> list[dict[str, Any]]:
+    return [each for path in MANIFESTS for each in yaml.safe_load_all(path.read_text())]
+
+
+def of_kind(kind: str) -> list[dict[str, Any]]:
+    return [each for each in documents() if each["kind"] == kind]
+
+
+def pods() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """What makes pods, with the template of a pod."""
+    for each in documents():
+        if "template" in each.get("spec", {}):
+            yield each, each["spec"]["template"]
 
 
 # -- by their linters ---
@@ -49,6 +70,14 @@ def test_hadolint_has_nothing_to_say() -> None:
     assert (said.returncode, said.stdout) == (0, "")
 
 
+def test_manifests_are_valid_for_kubernetes() -> None:
+    validate = pytest.importorskip(
+        "kubernetes_validate", reason="kubernetes-validate is not installed"
+    )
+    for each in documents():
+        validate.validate(each, validate.latest_version(), strict=True)
+
+
 # -- by what they name ---
 
 
@@ -64,5 +93,86 @@ def check_command(words: list[str]) -> None:
     check_usage(" ".join(words), words)
 
 
-def test_the_image_has_the_number_of_this_version() -> None:
-    assert f" -t pulsark:{__version__} ." in CONTAINERFILE.read_text()
+def test_containers_start_commands_that_exist() -> None:
+    for _, template in pods():
+        for container in template["spec"]["containers"]:
+            check_command(container["args"])
+
+
+def test_no_service_looks_like_a_setting() -> None:
+    for _, template in pods():
+        assert template["spec"]["enableServiceLinks"] is False
+
+
+def test_containers_are_of_this_version_and_of_the_user_that_the_image_has() -> None:
+    text = CONTAINERFILE.read_text()
+    for made, template in pods():
+        spec = template["spec"]
+        assert {each["image"] for each in spec["containers"]} == {f"pulsark:{__version__}"}
+        assert f"-t pulsark:{__version__} ." in text
+        user, group = (spec["securityContext"][key] for key in ("runAsUser", "runAsGroup"))
+        assert f"USER {user}:{group}" in text, made["kind"]
+
+
+def test_the_settings_of_brokers_are_known(tmp_path: Path) -> None:
+    [settings] = of_kind("ConfigMap")
+    conf = tmp_path / "broker.conf"
+    conf.write_text(settings["data"]["broker.conf"])
+    [brokers] = of_kind("StatefulSet")
+    [container] = brokers["spec"]["template"]["spec"]["containers"]
+    environment = {
+        each["name"]: each["value"]
+        for each in container["env"]
+        if each["name"].startswith("PULSARK_")
+    }
+    loaded = load_settings(file=str(conf), environment=environment)
+    assert loaded.warnings == ()
+    assert loaded.settings.insecure
+    [job] = of_kind("Job")
+    args = dict(
+        each.split("=", 1)
+        for each in job["spec"]["template"]["spec"]["containers"][0]["args"]
+        if "=" in each
+    )
+    assert args["--cluster"] == loaded.settings.clusterName
+    assert args["--metadata-store"] == loaded.settings.metadataStoreUrl
+    uri = loaded.settings.bookkeeperMetadataServiceUri
+    assert args["--bookkeeper-metadata-service-uri"] == uri
+
+
+def test_selectors_find_the_brokers_and_nothing_else() -> None:
+    labels = {made["kind"]: template["metadata"]["labels"] for made, template in pods()}
+    brokers = of_kind("StatefulSet")[0]
+    selectors = [each["spec"]["selector"] for each in of_kind("Service")]
+    selectors += [
+        each["spec"][key]["matchLabels"]
+        for kind, key in (
+            ("StatefulSet", "selector"),
+            ("PodDisruptionBudget", "selector"),
+            ("NetworkPolicy", "podSelector"),
+        )
+        for each in of_kind(kind)
+    ]
+    assert len(selectors) == 5
+    for selector in selectors:
+        found = [kind for kind, has in labels.items() if selector.items() <= has.items()]
+        assert found == ["StatefulSet"]
+    names = {each["metadata"]["name"] for each in of_kind("Service")}
+    assert brokers["spec"]["serviceName"] in names
+
+
+def test_ports_and_probes_lead_to_what_brokers_serve() -> None:
+    [container] = of_kind("StatefulSet")[0]["spec"]["template"]["spec"]["containers"]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert ports == {"pulsar": 6650, "http": 8080, "flight": 8815}
+    for service in of_kind("Service"):
+        for each in service["spec"]["ports"]:
+            assert ports[each["targetPort"]] == each["port"]
+    api = AdminApi()
+    try:
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            asked = container[probe]["httpGet"]
+            assert asked["port"] == "http"
+            assert api.get(asked["path"]).status == 200
+    finally:
+        api.close()
