@@ -349,18 +349,23 @@ def test_whatever_moves_and_whatever_is_lost_the_table_is_whole(seed: int) -> No
     scenario()
 
 
+async def gone_back(brokers: TableBrokers) -> None:
+    """The metadata store does not know what the table has got since."""
+    await published(brokers, 3)
+    await sealed(brokers)
+    await brokers.restart()
+    older = brokers.tree.copy()
+    await brokers.restart(own=True)
+    await published(brokers, 3)
+    await sealed(brokers)
+    await brokers.restart(older, own=True)
+
+
 @pytest.mark.parametrize("adopts", [False, True])
 def test_partitions_of_both_list_again_what_only_the_table_knows(adopts: bool) -> None:
     @two_brokers()
     async def scenario(brokers: TableBrokers) -> None:
-        await published(brokers, 3)
-        await sealed(brokers)
-        await brokers.restart()
-        older = brokers.tree.copy()
-        await brokers.restart(own=True)
-        await published(brokers, 3)
-        await sealed(brokers)
-        await brokers.restart(older, own=True)
+        await gone_back(brokers)
         record = await brokers.a.tables.record(BASE)
         assert record is not None
         with pytest.raises(OlderMetadataError):
@@ -377,6 +382,48 @@ def test_partitions_of_both_list_again_what_only_the_table_knows(adopts: bool) -
             await brokers.a.sealing.repairs.repair(BASE, repair, give_up=False)
             assert (repair.taken_up, repair.lost, repair.lost_entries) == (PARTITIONS, [], [])
         await check_read(brokers)
+        brokers.check_whole()
+
+    scenario()
+
+
+@pytest.mark.parametrize("event", ["lost", "partition taken", "table taken"])
+@pytest.mark.parametrize(
+    "step",
+    [f"{when} {what}" for what in ("rejoin", "listed", "repaired") for when in ("before", "after")],
+)
+def test_a_repair_that_is_broken_off_is_done_by_the_next_one(step: str, event: str) -> None:
+    @two_brokers()
+    async def scenario(brokers: TableBrokers) -> None:
+        await gone_back(brokers)
+        a, b = brokers.a, brokers.b
+        table, owners, happened = a, [a, b, a, b], False
+
+        async def happen(at: str) -> None:
+            nonlocal happened, table
+            if not at.startswith(step) or happened:
+                return
+            happened = True
+            if event == "lost":
+                raise AnswerLost("no answer")
+            if event == "partition taken":
+                await brokers.take(a, 1, b)
+                owners[1] = a
+            else:
+                bundle = await a.ownership.bundle_named(BASE)
+                await a.ownership._delete_owner(bundle, "")
+                await b.ownership.claim(bundle)
+                table = b
+
+        brokers.calls.at_step = happen
+        with suppress(PulsarkError):
+            await a.sealing.repairs.repair(BASE, Repair(), give_up=False)
+        assert happened
+        await asyncio.sleep(1)  # all know what has moved
+        repair = Repair()
+        await table.sealing.repairs.repair(BASE, repair, give_up=False)
+        assert (repair.lost, repair.lost_entries) == ([], [])
+        await check_read_of(brokers, dict(enumerate(owners)))
         brokers.check_whole()
 
     scenario()
