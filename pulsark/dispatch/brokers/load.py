@@ -115,8 +115,8 @@ class LoadReport:
         """The inverse of ``as_json``. Missing figures are 0, unknown ones are ignored; of what is
         no load at all nothing is taken: its broker lives."""
         try:
-            found = {
-                one.name: type(one.default)(told[one.name])
+            found: dict[str, Any] = {
+                one.name: int(told[one.name]) if one.type == "int" else float(told[one.name])
                 for one in fields(cls)
                 if one.name in told and one.name != "busiest"
             }
