@@ -8,6 +8,7 @@ those that were stored after all are known by their digests.
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pulsark.errors import BadVersionError
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from pulsark.metadata.store import MetadataStore
 
     Made = tuple[AuditRecord, int]
+
+
+log = logging.getLogger(__name__)
 
 
 class LeftOver(NamedTuple):
@@ -58,14 +62,19 @@ class AuditLeftOver:
         stored = await self._metadata.get(audit_left_path(self._whose()))
         if stored is None:
             return LeftOver()
-        kept = json.loads(stored.value)
-        return LeftOver(
-            [
-                (AuditRecord(Head(seq, digest), payload.encode()), time_ms)
-                for seq, digest, payload, time_ms in kept["records"]
-            ],
-            [WaitingEvent(event, lost) for event, lost in kept["events"]],
-        )
+        try:
+            kept = json.loads(stored.value)
+            return LeftOver(
+                [
+                    (AuditRecord(Head(seq, digest), payload.encode()), time_ms)
+                    for seq, digest, payload, time_ms in kept["records"]
+                ],
+                [WaitingEvent(event, lost) for event, lost in kept["events"]],
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            path = audit_left_path(self._whose())
+            log.error("audit: %s, events of before the stop, cannot be understood: %r", path, error)
+            return LeftOver()
 
     async def drop(self) -> None:
         """It is in the topic. ``MetadataError``."""

@@ -15,6 +15,7 @@ from pulsark.dispatch.audit.writer import AuditWriter
 from pulsark.errors import ClientError, ServerError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.paths import AUDIT_LEFT
+from pulsark.metadata.store import ABSENT
 from pulsark.security.audit.audit import Audit
 from pulsark.security.audit.chain import NOTHING, AuditRecord, Head, checked
 from pulsark.security.audit.limits import (
@@ -265,6 +266,19 @@ def test_what_two_processes_could_not_write_comes_in_order() -> None:
     run(after, topic, tree)
     assert topic.operations == [*["start", "e", "stop"] * 2, "start", "stop"]
     assert checked(topic.read) == []
+
+
+@pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"records": [1], "events": []}'])
+def test_what_cannot_be_understood_of_before_ends_no_audit(
+    value: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(audit: Audit, topic: Topic, writer: AuditWriter) -> None:
+        await writer.close()
+
+    tree = MemoryTree()
+    tree.put(f"{AUDIT_LEFT}/b", value, ABSENT, None)
+    assert run(test, tree=tree).operations == ["start", "stop"]
+    assert "cannot be understood" in caplog.text
 
 
 def test_what_is_more_than_there_is_room_for_is_said(caplog: pytest.LogCaptureFixture) -> None:
