@@ -6,6 +6,8 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -16,11 +18,12 @@ from hypothesis import settings
 from pulsark.admin_client.client import AdminClient
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress
 from tests.support import loop_steps
-from tests.support.bookkeeper import Cluster, running
+from tests.support.bookkeeper import Cluster, start_bookies
 from tests.support.loop_steps import LongStep, long_steps
+from tests.support.one_for_all import one_for_all
 from tests.support.python_client import connected
 from tests.support.standalone import Standalone
-from tests.support.zookeeper import below_a_root_of_its_own, one_for_all
+from tests.support.zookeeper import address_of, below_a_root_of_its_own, start_server
 
 # A shell starts background jobs with SIGINT ignored, and processes inherit that. Tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -73,13 +76,18 @@ def measured_standalone(
 
 
 @pytest.fixture(scope="session")
-def shared_zookeeper(
-    tmp_path_factory: pytest.TempPathFactory, worker_id: str
-) -> Iterator[ZooKeeperAddress]:
-    """One ZooKeeper for all tests and workers."""
+def shared_directory(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """One directory for all workers of a run."""
     base = tmp_path_factory.getbasetemp()
-    with one_for_all((base if worker_id == "master" else base.parent) / "zookeeper") as address:
-        yield address
+    return base if worker_id == "master" else base.parent
+
+
+@pytest.fixture(scope="session")
+def shared_zookeeper(shared_directory: Path) -> Iterator[ZooKeeperAddress]:
+    """One ZooKeeper for all tests and workers."""
+    directory = shared_directory / "zookeeper"
+    with one_for_all(directory, partial(start_server, directory)) as started:
+        yield address_of(started)
 
 
 @pytest.fixture
@@ -89,13 +97,12 @@ def zookeeper(shared_zookeeper: ZooKeeperAddress) -> ZooKeeperAddress:
 
 
 @pytest.fixture(scope="session")
-def bookkeeper(
-    shared_zookeeper: ZooKeeperAddress, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    """Three bookies of BookKeeper for all tests of a worker, which leave them running."""
+def bookkeeper(shared_zookeeper: ZooKeeperAddress, shared_directory: Path) -> Iterator[Cluster]:
+    """Three bookies of BookKeeper for all tests and workers, which leave them running."""
+    directory = shared_directory / "bookkeeper"
     address = below_a_root_of_its_own(shared_zookeeper)
-    with running(address, tmp_path_factory.mktemp("bookkeeper"), 3) as cluster:
-        yield cluster
+    with one_for_all(directory, partial(start_bookies, address, directory, 3)) as started:
+        yield Cluster(replace(shared_zookeeper, root=started["root"]), [], directory)
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ def test_an_open_ledger_is_recovered_and_its_writer_fenced(bookkeeper: Cluster) 
             writer = await ours.create(LedgerConfig(3, 3, 2), writes)
             for n in range(50):
                 writer.append([b"%d" % n] * 10)
-            await writer.drained()
+            await writer.drained(everywhere=True)
             metadata = await theirs.recover(writer.ledger_id)
             assert (metadata.state, metadata.last_entry_id) == (LedgerState.CLOSED, 499)
             assert metadata.length == writer.length

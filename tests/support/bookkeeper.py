@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.maven import class_path
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
@@ -91,15 +92,27 @@ def running(
     address: ZooKeeperAddress, directory: Path, count: int, **settings: object
 ) -> Iterator[Cluster]:
     """A new cluster with so many bookies."""
-    cluster = Cluster(address, [], directory)
-    for _ in range(count):
-        cluster.new_bookie(**settings)
+    cluster = _cluster(address, directory, count, **settings)
     try:
         asyncio.run(_start(cluster))
         yield cluster
     finally:
         for bookie in cluster.bookies:
             bookie.process.kill()
+
+
+def start_bookies(address: ZooKeeperAddress, directory: Path, count: int) -> dict[str, Any]:
+    """So many bookies for ``one_for_all``."""
+    cluster = _cluster(address, directory, count)
+    asyncio.run(_start(cluster))
+    return {"root": address.root, "pids": [bookie.process.pid for bookie in cluster.bookies]}
+
+
+def _cluster(address: ZooKeeperAddress, directory: Path, count: int, **settings: object) -> Cluster:
+    cluster = Cluster(address, [], directory)
+    for _ in range(count):
+        cluster.new_bookie(**settings)
+    return cluster
 
 
 async def _start(cluster: Cluster) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import itertools
-import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
@@ -24,37 +22,17 @@ SESSION_SECONDS = 2.0
 _numbers = itertools.count()
 
 
-@contextmanager
-def one_for_all(directory: Path) -> Iterator[ZooKeeperAddress]:
-    """The address of the server of a directory, which the first user starts and the last stops."""
-    directory.mkdir(parents=True, exist_ok=True)
-    users = directory / "users.json"
+def start_server(directory: Path) -> dict[str, Any]:
+    """A server for ``one_for_all``."""
     server = ZooKeeperServer(directory / "server", heap="256m")
-    with _locked(directory):
-        state = json.loads(users.read_text()) if users.exists() else {"users": 0, "port": 0}
-        if state["users"] == 0:
-            server.start()
-            asyncio.run(server.ready())
-            state |= {"port": server.port, "pid": server.process.pid}
-        state["users"] += 1
-        users.write_text(json.dumps(state))
-    try:
-        yield ZooKeeperAddress(f"{HOST}:{state['port']}")
-    finally:
-        with _locked(directory):
-            state = json.loads(users.read_text())
-            state["users"] -= 1
-            users.write_text(json.dumps(state))
-            if state["users"] == 0:
-                os.kill(state["pid"], 9)
-        server.process.stop()  # which this process may have started
+    server.start()
+    asyncio.run(server.ready())
+    return {"port": server.port, "pids": [server.process.pid]}
 
 
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    with (directory / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def address_of(started: Mapping[str, Any]) -> ZooKeeperAddress:
+    """Where that server is."""
+    return ZooKeeperAddress(f"{HOST}:{started['port']}")
 
 
 def below_a_root_of_its_own(address: ZooKeeperAddress) -> ZooKeeperAddress:
