@@ -1,17 +1,19 @@
 """What must be true whenever the metadata of a ledger change, whoever changes them and why.
 
-* A ledger that is closed stays as it is; one in recovery is never open again.
+* A ledger that is closed stays as it is, but for repairs; one in recovery is never open again.
+* A bookie whose place was given to another one by a repair is not named there again.
 * When a recovery closes a ledger, its writer can confirm nothing beyond the end any more: so many
   of the bookies of the next entry are fenced without having had it from the writer that those left
   are no ack quorum.
 
-The second is the argument of ``storage/ledger/recovery.py`` itself. Whether a writer would have
+The last is the argument of ``storage/ledger/recovery.py`` itself. Whether a writer would have
 made use of a wrong end is chance; that the end was wrong is seen here at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.storage.ledger.metadata import LedgerMetadata, LedgerState, decode_ledger_metadata
@@ -27,6 +29,9 @@ class WatchedTree(MemoryTree):
     def __init__(self, bookies: Mapping[str, MemoryBookie]) -> None:
         super().__init__()
         self.broken: list[str] = []
+        self.repaired: dict[tuple[int, int], set[str]] = {}
+        """Bookies by ledger and first entry of an ensemble that a repair is taking them from."""
+        self._taken: set[tuple[int, int, str]] = set()
         self._bookies = bookies
 
     def put(
@@ -43,7 +48,14 @@ class WatchedTree(MemoryTree):
         return version
 
     def _changed(self, before: LedgerMetadata, after: LedgerMetadata) -> None:
-        if before.is_closed and before != after:
+        for ensemble in after.ensembles:
+            key = after.ledger_id, ensemble.first_entry_id
+            for name in self.repaired.get(key, ()):
+                if name not in ensemble.bookies:
+                    self._taken.add((*key, name))
+                elif (*key, name) in self._taken:
+                    self.broken.append(f"{before} became {after}: {name} is named again")
+        if before.is_closed and replace(before, ensembles=after.ensembles) != after:
             self.broken.append(f"{before} was closed and became {after}")
         elif ORDER.index(after.state) < ORDER.index(before.state):
             self.broken.append(f"{before} became {after}")

@@ -1,7 +1,8 @@
 """A topic's ledgers on several bookies, under owners that die, are cut off and come back.
 
-Each seed draws the number of bookies, the quorums, the weather on the links, and what happens
-when. At the end everything heals, and one more owner opens the topic.
+Each seed draws the number of bookies, the quorums, the weather on the links, whether owners have a
+guard, and what happens when. Beside them auto-recovery repairs ledgers and closes those that are
+written. At the end everything heals, and one more owner opens the topic.
 
 * What anybody ever confirmed is there, under its id, and nothing that was not appended.
 * An owner that was replaced confirms nothing that its successor does not have.
@@ -22,12 +23,16 @@ from dataclasses import dataclass, field
 import pytest
 
 from pulsark.errors import MetadataError, StorageError
+from pulsark.metadata.changes import Check
+from pulsark.metadata.guarded import GuardedMetadataStore
 from pulsark.metadata.paths import ledger_path
+from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import Runtime
 from pulsark.storage.ledger.manager import LedgerManager
 from pulsark.storage.ledger.metadata import LedgerMetadata, decode_ledger_metadata
 from pulsark.storage.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerConfig
 from pulsark.wire.position import Position
+from tests.sim.auto_recovery import AutoRecovery
 from tests.sim.disk import SimDisk
 from tests.sim.ledger_ends import WatchedTree
 from tests.sim.links import LinkedBookie, LinkedStore, Weather
@@ -49,6 +54,8 @@ class Owner:
     number: int
     links: dict[str, LinkedBookie]
     store: LinkedStore
+    view: MetadataStore
+    """Of the store: with a guard, if there is one."""
     appends: Appends = field(default_factory=Appends)
     life: asyncio.Task[None] | None = None
 
@@ -68,26 +75,37 @@ class World:
         self.rng = random.Random(f"ledgers/{seed}")
         self.runtime: Runtime = sim.runtime(SimDisk())
         self.weather = Weather.drawn(self.rng)
-        count = self.rng.choice((3, 3, 4, 5))
+        count = self.rng.choice((3, 3, 4, 5, 6))
         self.bookies = {f"b{n}": MemoryBookie(f"b{n}") for n in range(1, count + 1)}
         self.tree = WatchedTree(self.bookies)
         size = self.rng.choice((3, 3, count))
         self.config = ManagedLedgerConfig(
-            size, self.rng.choice((2, 3)), 2, max_entries=self.rng.choice((5, 20)), min_age_ms=0
+            size,
+            self.rng.choice((2, 3)),
+            2,
+            max_entries=self.rng.choice((5, 20, 500)),
+            min_age_ms=0,
         )
         self.owners: list[Owner] = []
+        self.guard = ABSENT if self.rng.random() < 0.5 else None
+        self.others: set[asyncio.Task[None]] = set()
         self.appended: set[bytes] = set()
 
     def new_owner(self) -> Owner:
         links = {name: LinkedBookie(b, self.weather) for name, b in self.bookies.items()}
-        owner = Owner(len(self.owners), links, LinkedStore(self.tree, self.weather))
+        store = LinkedStore(self.tree, self.weather)
+        view: MetadataStore = store
+        if self.guard is not None:
+            self.guard = self.tree.put("/guard", b"%d" % len(self.owners), self.guard, None)
+            view = GuardedMetadataStore(store, Check("/guard", self.guard), lambda: None)
+        owner = Owner(len(self.owners), links, store, view)
         self.owners.append(owner)
         return owner
 
     async def open(self, owner: Owner) -> ManagedLedger:
-        manager = LedgerManager(owner.store, owner.links, self.runtime)
+        manager = LedgerManager(owner.view, owner.links, self.runtime)
         return await ManagedLedger.open(
-            PATH, manager, owner.store, self.config, self.runtime, owner.appends
+            PATH, manager, owner.view, self.config, self.runtime, owner.appends
         )
 
     # -- what happens ------------------------------------------------------------------------
@@ -96,7 +114,7 @@ class World:
         owner = self._begin(self.new_owner())
         for _ in range(self.rng.randint(3, 9)):
             await asyncio.sleep(self.rng.uniform(0, 0.15))
-            event = self.rng.randrange(6)
+            event = self.rng.randrange(8)
             if event == 0:
                 owner.die()
                 owner = self._begin(self.new_owner())
@@ -110,10 +128,24 @@ class World:
             elif event == 4:
                 bookie = self.rng.choice(list(self.bookies.values()))
                 bookie.down = not bookie.down
+            elif event >= 6:
+                self._others_come()
             else:
                 bookie = self.rng.choice(list(self.bookies.values()))
                 bookie.read_only = not bookie.read_only
         await self._heal_and_check()
+
+    def _others_come(self) -> None:
+        """Auto-recovery looks at the ledgers, a few times."""
+        links = {name: LinkedBookie(b, self.weather) for name, b in self.bookies.items()}
+        others = AutoRecovery(self.tree, self.bookies, links, self.runtime, self.rng)
+
+        async def life() -> None:
+            for _ in range(self.rng.randint(1, 6)):
+                await others.run()
+                await asyncio.sleep(self.rng.uniform(0, 0.02))
+
+        self.others.add(asyncio.ensure_future(life()))
 
     def _begin(self, owner: Owner) -> Owner:
         owner.life = asyncio.ensure_future(self._live(owner))
@@ -161,6 +193,7 @@ class World:
         for bookie in self.bookies.values():
             bookie.down = bookie.read_only = False
         self.weather.clear()
+        await asyncio.gather(*self.others)
         if alone:
             await asyncio.sleep(1)  # what the dead had sent has arrived
         known = self._last_confirmed() if alone else {}
