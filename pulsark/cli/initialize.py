@@ -52,12 +52,13 @@ def run_initialize(wanted: Wanted, urls: Mapping[str, str], *, as_json: bool) ->
         metadataStoreUrl=wanted.metadata_store,
         configurationMetadataStoreUrl=wanted.configuration_store,
         bookkeeperMetadataServiceUri=wanted.existing_bookkeeper or wanted.bookkeeper,
-        defaultNumberOfNamespaceBundles=bundles,
     )
     from pulsark.processes.cluster_metadata import initialize_cluster
 
     made = asyncio.run(
-        initialize_cluster(settings, given, existing_bookkeeper=bool(wanted.existing_bookkeeper))
+        initialize_cluster(
+            settings, given, bundles, existing_bookkeeper=bool(wanted.existing_bookkeeper)
+        )
     )
     if as_json:
         print_json({"cluster": wanted.cluster, "made": made})

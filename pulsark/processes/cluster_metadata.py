@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pulsark.errors import ConfigError
-from pulsark.metadata.initialisation import initialize_metadata
+from pulsark.metadata.initialisation import CLUSTER_BUNDLES, initialize_metadata
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.processes.bookkeeper_storage import address_of
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 
 async def initialize_cluster(
-    settings: Settings, urls: Mapping[str, str], *, existing_bookkeeper: bool = False
+    settings: Settings,
+    urls: Mapping[str, str],
+    bundles: int = CLUSTER_BUNDLES,
+    *,
+    existing_bookkeeper: bool = False,
 ) -> list[str]:
     """Make what is missing where settings say; returns what was made, in words.
 
@@ -31,7 +35,6 @@ async def initialize_cluster(
     said = await _bookkeeper(settings, runtime, existing=existing_bookkeeper)
     store = await join_metadata(settings, "", runtime, create=True)
     try:
-        bundles = settings.defaultNumberOfNamespaceBundles
         return said + await initialize_metadata(store, runtime, settings.clusterName, urls, bundles)
     finally:
         await store.close()

@@ -129,7 +129,7 @@ class LocalCluster:
         await self._start_server("zookeeper", zookeeper)
         self._zookeeper = zookeeper.address
         # What is there stays.
-        await initialize_cluster(self._settings.clusterName, {}, self._store, self._ledgers)
+        await initialize_cluster(self._of_cluster(), {})
         async with asyncio.TaskGroup() as starting:
             for number in range(1, self._settings.bookies + 1):
                 name = f"bookie-{number}"
