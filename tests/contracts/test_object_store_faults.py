@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pulsark.runtime import SystemClock
-from pulsark.storage.roots.object_files import ObjectFiles
+from pulsark.storage.roots.object_files import PART_BYTES, ObjectFiles
 from pulsark.storage.roots.options import ObjectStoreOptions, read_credentials
 from pulsark.storage.roots.store_pause import ObjectStoreError, PausedStoreError
 from tests.contracts.test_root_files import content, written
@@ -136,6 +136,28 @@ def test_what_may_be_repeated_is_repeated(
     written(files, f"{name}-2", b"z" * 100_000)
     assert content(files, name) == b"y" * 100_000
     assert files.size(f"{name}-2") == 100_000
+
+
+def test_a_large_file_is_sent_in_parts_of_which_some_fail(
+    files: ObjectFiles, behind: ObjectFiles, faulty: FaultyStore, name: str
+) -> None:
+    data = bytes(range(256)) * (2 * PART_BYTES // 256 + 1)
+    faulty.next("pass", "refused", "lost")
+    written(files, name, data)
+    assert content(behind, name) == data
+
+
+def test_a_file_that_cannot_be_sent_is_not_there_in_part(
+    files: ObjectFiles, behind: ObjectFiles, faulty: FaultyStore, name: str
+) -> None:
+    file = files.create(name)
+    file.writev([b"x" * (PART_BYTES + 1)])
+    faulty.rule = lambda method, path: "denied" if method == "PUT" else "pass"
+    with pytest.raises(ObjectStoreError):
+        file.sync()
+    file.close()
+    with pytest.raises(FileNotFoundError):
+        behind.size(name)
 
 
 def test_a_store_that_fails_is_left_alone_and_said_so_once(

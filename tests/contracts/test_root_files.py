@@ -167,3 +167,13 @@ def test_there_is_room(root: tuple[RootFiles, str]) -> None:
     files, path = root
     free, total = files.space(path)
     assert 0 < free <= total
+
+
+def test_a_directory_may_have_more_names_than_a_store_lists_at_once(
+    root: tuple[RootFiles, str],
+) -> None:
+    files, path = root
+    wanted = [f"{n:020d}.json" for n in range(1010)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda name: files.write_atomic(f"{path}/{name}", b"{}"), wanted))
+    assert [name for name in files.list(path) if name.endswith(".json")] == wanted

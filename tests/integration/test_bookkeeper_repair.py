@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pulsark.errors import LedgerFencedError
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress
 from pulsark.storage.bookkeeper.registry import BookieRegistry
 from pulsark.storage.ledger.manager import LedgerConfig, LedgerManager
@@ -19,6 +21,7 @@ from tests.support.zookeeper import below_a_root_of_its_own
 pytestmark = pytest.mark.chaos
 
 REPAIR_SECONDS = 180
+ROUNDS = 12
 
 
 @pytest.fixture
@@ -104,5 +107,57 @@ def test_copies_of_a_dead_bookie_are_restored_in_closed_and_open_ledgers(cluster
             listed = (await cluster.shell.run("listunderreplicated")).splitlines()
             ids = {str(closed.ledger_id), str(opened.ledger_id)}
             assert not [line for line in listed if ids & set(line.split())]
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_lost_while_bookies_are_killed_and_come_back(cluster: Cluster) -> None:
+    """With two copies confirmed and one bookie dead at a time, a ledger always goes on."""
+
+    async def scenario() -> None:
+        rng = random.Random(5)
+        async with ledgers_of(cluster) as ledgers:
+            writes = Writes()
+            writer = await ledgers.create(LedgerConfig(3, 3, 2), writes)
+            done: list[tuple[int, int]] = []
+            sent = 0
+
+            async def publish() -> None:
+                nonlocal writer, writes, sent
+                while True:
+                    try:
+                        writer.append([b"%08d" % n for n in range(sent, sent + 10)])
+                        sent += 10
+                        await writer.drained()
+                    except LedgerFencedError:
+                        # Auto-recovery has closed it: go on with what it found.
+                        found = await ledgers.recover(writer.ledger_id)
+                        done.append((writer.ledger_id, found.last_entry_id + 1))
+                        assert found.last_entry_id >= writer.last_confirmed
+                        sent = sum(count for _, count in done)
+                        writes = Writes()
+                        writer = await ledgers.create(LedgerConfig(3, 3, 2), writes)
+                    await asyncio.sleep(0.005)
+
+            publishing = asyncio.create_task(publish())
+            for _ in range(ROUNDS):
+                bookie = rng.choice(cluster.bookies)
+                bookie.process.kill()
+                await asyncio.sleep(rng.uniform(0, 8))
+                bookie.start()
+                await bookie.ready()
+                await asyncio.sleep(rng.uniform(0, 3))
+                assert not publishing.done(), publishing.exception()
+            publishing.cancel()
+            await asyncio.gather(publishing, return_exceptions=True)
+            found = await ledgers.recover(writer.ledger_id)
+            assert found.last_entry_id >= writer.last_confirmed
+            done.append((writer.ledger_id, found.last_entry_id + 1))
+            n = 0
+            for ledger_id, count in done:
+                entries = await read_all(ledgers, ledger_id, count)
+                assert entries == [b"%08d" % i for i in range(n, n + count)]
+                n += count
+            assert n > 1000
 
     asyncio.run(scenario())

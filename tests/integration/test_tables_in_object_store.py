@@ -22,6 +22,8 @@ from pulsark.cli.doctor.data_dir import examine
 from pulsark.cli.doctor.finding import FAILURE, OK
 from pulsark.cli.doctor.stopped import Stopped
 from pulsark.config.sources import load_settings
+from pulsark.storage.roots.task_files import task_files
+from tests.integration.test_replicate_ledgers import replicate
 from tests.integration.test_sealing_live import consumed, publish
 from tests.support.python_client import connect
 from tests.support.s3_faults import Fault, FaultyStore
@@ -309,6 +311,27 @@ def test_tools_for_a_stopped_broker_know_the_store(
     assert "(tableRoots) are not in it" in capsys.readouterr().err
     faulty.next()
     standalone.start()
+
+
+def test_tables_move_from_the_disk_into_the_store(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: Bucket
+) -> None:
+    env = {**ACCESS, "PULSARK_objectStoreEndpoint": server.url}
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    task_files.cache_clear()
+    root = f"s3://{BUCKET}/moved"
+    with Standalone(tmp_path / "data", env=env) as broker:
+        publish(broker, "t", 0, 50, batched=True)
+        ask(broker, "t/seal", "POST")
+    with Standalone(tmp_path / "data", env={**env, "PULSARK_tableRoots": root}) as broker:
+        assert replicate(broker, "--verify") == 0
+        assert table_of(broker, "t").startswith(root)
+        publish(broker, "t", 50, 10, batched=True)
+        ask(broker, "t/seal", "POST")
+        assert bucket.rows(table_of(broker, "t")) == 60
+        assert len(consumed(broker, "t", "all", 60)) == 60
+    task_files.cache_clear()
 
 
 def test_a_deleted_topic_leaves_nothing_behind(standalone: Standalone, bucket: Bucket) -> None:

@@ -1,4 +1,6 @@
-"""Publish, stream, exactly-once sink, consume: driver or broker are killed at random moments."""
+"""Publish, stream, exactly-once sink, consume: driver or broker are killed at random moments.
+
+With several brokers any of their processes is killed, and the bookies' one."""
 
 from __future__ import annotations
 
@@ -19,12 +21,14 @@ from pulsark.admin_client.client import AdminClient
 from tests.support.chain import Row, differences
 from tests.support.process_tree import kill_tree
 from tests.support.python_client import connected
+from tests.support.several_brokers import kill, processes, spread
 from tests.support.standalone import Standalone
 
 ROOT = Path(__file__).parents[2]
 DRIVER = Path(__file__).with_name("chain_driver.py")
 SETTINGS = {
     "PULSARK_brokerDeduplicationEnabled": "true",
+    "PULSARK_defaultNumberOfNamespaceBundles": "16",
     "PULSARK_brokerDeduplicationEntriesInterval": "100",
     "PULSARK_managedLedgerMaxEntriesPerLedger": "300",
     "PULSARK_managedLedgerMinLedgerRolloverTimeMinutes": "0",
@@ -175,20 +179,30 @@ def backlog(broker: Standalone) -> int:
 @pytest.mark.timeout(3600)
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kills", [pytest.param(2, id="two"), pytest.param(100, id="hundred", marks=pytest.mark.chaos)]
+    ("kills", "brokers"),
+    [
+        pytest.param(2, 1, id="two"),
+        pytest.param(100, 1, id="hundred", marks=pytest.mark.chaos),
+        pytest.param(60, 3, id="sixty-at-three-brokers", marks=pytest.mark.chaos),
+    ],
 )
-def test_each_message_is_there_once_and_in_order(kills: int, tmp_path: Path) -> None:
+def test_each_message_is_there_once_and_in_order(kills: int, brokers: int, tmp_path: Path) -> None:
     seed = int(os.environ.get("SEED") or random.SystemRandom().randrange(2**32))
     print(f"SEED={seed}")
     rng = random.Random(seed)
     victims = ["driver", "broker"] * (kills // 2)
     rng.shuffle(victims)
     with ExitStack() as stack:
-        broker = stack.enter_context(Standalone(tmp_path / "data", env=SETTINGS))
+        words = ["--brokers", str(brokers)] if brokers > 1 else []
+        broker = stack.enter_context(Standalone(tmp_path / "data", *words, env=SETTINGS))
         admin = AdminClient(broker.web_url)
         for topic, partitions in ((SOURCE, SOURCE_PARTITIONS), (SINK, SINK_PARTITIONS)):
             admin.call("PUT", f"/{topic.replace('://', '/')}/partitions", partitions)
         client = stack.enter_context(connected(broker))
+        if brokers > 1:
+            parts = range(SOURCE_PARTITIONS)
+            client.create_producer(SOURCE).close()
+            spread(broker, [f"{SOURCE.rpartition('/')[2]}-partition-{each}" for each in parts])
         client.subscribe(SINK, "keep").close()  # what is read at the end stays
         source, sink = Consumer(client, SOURCE), Consumer(client, SINK)
         publishers = [
@@ -209,6 +223,8 @@ def test_each_message_is_there_once_and_in_order(kills: int, tmp_path: Path) -> 
             if victim == "driver":
                 driver.kill()
                 driver = Driver(broker, tmp_path)
+            elif brokers > 1:  # the supervisor starts it again
+                kill(rng.choice(sorted(processes(broker).values())))
             else:
                 broker.kill()
                 broker.start()

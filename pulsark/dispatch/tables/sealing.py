@@ -314,13 +314,15 @@ class Sealing:
         for table in work:
             if self.leases.is_lent(table.base):
                 continue
-            is_far = await self.far.broker_of(table.base) is not None
             for topic in table.topics:
                 if not topic.policies.sealing.enabled:
                     continue
-                if is_far or topic not in self._progress:  # others attach, too
+                if topic not in self._progress:
                     await self._progress.look_up(topic)
                 ranges = self._progress.due(topic, now, everything=everything)
+                if ranges:  # bulk publishes attach, too, and so do other brokers
+                    await self._progress.look_up(topic)
+                    ranges = self._progress.due(topic, now, everything=everything)
                 if ranges:
                     tables.setdefault(table.base, {})[topic] = ranges
         return list(tables.items())

@@ -1,6 +1,7 @@
 """The seam between a ledger and the bookies that hold its copies.
 
-``embedded.EmbeddedBookie`` implements it in this process, ``storage/remote_bookie`` over a socket.
+``embedded.EmbeddedBookie`` implements it in this process, ``storage/remote_bookie`` over a socket,
+and ``storage/bookkeeper`` with bookies of Apache BookKeeper, which cannot free parts of ledgers.
 All methods are called on the event loop and none blocks it.
 """
 
@@ -51,8 +52,8 @@ class EntryRun:
 class LedgerTail:
     """What one bookie knows of a ledger's end.
 
-    ``last_confirmed`` is the highest LAC that was stored with an entry (or -1),
-    ``last_entry_id`` the highest entry this bookie holds or has released (or -1).
+    ``last_confirmed`` is the highest LAC that was stored with an entry, or that of the last entry
+    (or -1); ``last_entry_id`` the highest entry this bookie holds or has released (or -1).
     ``confirmed_bytes`` is what the run with that LAC said, -1 if that is not kept.
     """
 
@@ -73,12 +74,12 @@ class Bookie(Protocol):
     ) -> None:
         """Store a run; ``done(None)`` once it is on stable storage.
 
-        Calls complete in the order in which they were made. ``done`` is always called on the
-        event loop, never from inside ``append``. Errors: ``LedgerFencedError`` (unless
-        ``recovery``), ``StorageFullError`` (``reserve`` lets a run use the space kept back for
-        cursors and fences), ``BookieAwayError`` (it may be stored or not, which ``tail`` tells once
-        it is back), ``StorageError``. Entries that are already stored are stored again
-        without harm: the bytes are equal. The payloads are kept, not copied.
+        Calls for one ledger complete in the order in which they were made. ``done`` is always
+        called on the event loop, never from inside ``append``. Errors: ``LedgerFencedError``
+        (unless ``recovery``), ``StorageFullError`` (``reserve`` lets a run use the space kept back
+        for cursors and fences), ``BookieAwayError`` (it may be stored or not, which ``tail`` tells
+        once it is back), ``StorageError``. Entries that are already stored are stored again
+        without harm: the payloads are equal. The payloads are kept, not copied.
         """
 
     def flush(self) -> None:
@@ -115,7 +116,10 @@ class Bookie(Protocol):
         """
 
     async def release(self, ledger_id: int, through_entry_id: int) -> None:
-        """Raise the release watermark durably: entries up to it live in the table."""
+        """Raise the release watermark durably: entries up to it live in the table.
+
+        A bookie that frees only whole ledgers may ignore it.
+        """
 
     async def recycle(self) -> int:
         """Remove every trace of what was released or deleted until now: what is still needed is

@@ -230,7 +230,7 @@ class BookKeeperBookie:
                 entries.append((entry_id, decode_entry(each, ledger_id, entry_id, key).payload))
             except CorruptEntryError as e:
                 if not entries:
-                    raise CorruptEntryError(f"{e} {self._bookie_id}") from None
+                    raise CorruptEntryError(f"bookie {self._bookie_id}: {e}") from None
                 break
         return entries
 
@@ -251,7 +251,7 @@ class BookKeeperBookie:
         try:
             return decode_entry(answer.stored, answer.ledger_id, answer.entry_id, key)
         except CorruptEntryError as e:
-            raise CorruptEntryError(f"{e} {self._bookie_id}") from None
+            raise CorruptEntryError(f"bookie {self._bookie_id}: {e}") from None
 
     def _check(self, code: int, ledger_id: int, entry_id: int) -> None:
         if code == Code.OK:

@@ -187,7 +187,10 @@ class CursorLogWriter:
             await self._fill(ledger)
             await self._switch_to(ledger)
         except LedgerFencedError as error:
-            self.stop(error)
+            if error is ledger.error and self._manager.has_owner:
+                self._abandon(ledger, error)
+            else:
+                self.stop(error)
         except StorageError as error:
             self._abandon(ledger, error)
         except MetadataError as error:
@@ -297,7 +300,8 @@ class CursorLogWriter:
         assert ledger.error is not None
         if ledger is not self._active and ledger is not self._successor:
             return
-        if isinstance(ledger.error, LedgerFencedError):
+        fenced = isinstance(ledger.error, LedgerFencedError)
+        if fenced and not self._manager.has_owner:
             self.stop(ledger.error)
             return
         log.warning(
@@ -309,7 +313,8 @@ class CursorLogWriter:
         if ledger is self._active:
             self._active = None
             self.unwritten = self.unwritten or self._successor is None
-            if self._awaiting_outcome:
+            # A fence may be a new owner's: only the record's version tells.
+            if self._awaiting_outcome or fenced:
                 self._start_succession()
 
     async def delete_doomed(self) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from pulsark.errors import (
     BadVersionError,
-    CorruptEntryError,
     EntrySealedError,
     LedgerFencedError,
     MetadataError,
@@ -17,10 +16,10 @@ from pulsark.errors import (
     NoSuchLedgerError,
     OwnershipLostError,
     StorageError,
-    UnreadableTableError,
 )
 from pulsark.storage.bookie.bookie import Bookie, LedgerTail
 from pulsark.storage.bookie.records import is_lost
+from pulsark.storage.ledger.answers import consecutive, gravest, is_absent
 from pulsark.storage.ledger.bookies import LedgerBookies
 from pulsark.storage.ledger.metadata import (
     Ensemble,
@@ -87,6 +86,18 @@ class LedgerManager:
         view._metadata = metadata  # noqa: SLF001 - it is one of this class
         view._store = self._store.over(metadata)  # noqa: SLF001
         return view
+
+    @property
+    def has_owner(self) -> bool:
+        """Whether ``check_owner`` can tell who is the owner."""
+        return self._store.has_owner
+
+    async def check_owner(self) -> None:
+        """Raise ``LedgerFencedError`` if what is written through this view has another owner."""
+        try:
+            await self._store.check_owner()
+        except OwnershipLostError as error:
+            raise LedgerFencedError(str(error)) from error
 
     @property
     def bookies(self) -> Mapping[str, Bookie]:
@@ -396,14 +407,14 @@ class LedgerManager:
         for bookie_id in self._in_order(metadata, ensemble, first):
             try:
                 bookie = self._bookies.get(bookie_id)
-                found = _consecutive(await bookie.read(ledger_id, first, last, max_bytes), first)
+                found = consecutive(await bookie.read(ledger_id, first, last, max_bytes), first)
             except StorageError as e:
                 errors.append(await self._unless_lost(bookie_id, e))
                 continue
             if found:
                 return found
             errors.append(NoSuchEntryError(f"{bookie_id} does not hold {ledger_id}:{first}"))
-        raise _gravest(errors)
+        raise gravest(errors)
 
     async def _unless_lost(self, bookie_id: str, error: StorageError) -> StorageError:
         """Why a bookie could not be read; one that is lost for good has no entry any more."""
@@ -453,38 +464,7 @@ class LedgerManager:
             except StorageError:
                 continue  # the entries it lacks end the run; another copy serves those
             merged.update(found)
-        return _consecutive(sorted(merged.items()), first)
-
-
-def _consecutive(found: Entries, first: int) -> Entries:
-    """The entries without gaps from ``first`` on."""
-    if not found or found[0][0] != first:
-        return []
-    if found[-1][0] - first == len(found) - 1:
-        return found
-    return [pair for index, pair in enumerate(found) if pair[0] - first == index]
-
-
-def is_absent(error: StorageError) -> bool:
-    """Whether an entry is certainly not where it was looked for; else that is unknown."""
-    return isinstance(
-        error, NoSuchEntryError | NoSuchLedgerError | EntrySealedError | UnreadableTableError
-    )
-
-
-def _gravest(errors: Sequence[StorageError]) -> StorageError:
-    """The error that says most: nothing is absent as long as one copy is unknown."""
-    for kind in (EntrySealedError, CorruptEntryError):
-        for error in errors:
-            if isinstance(error, kind):
-                return error
-    for error in errors:
-        if not isinstance(error, NoSuchEntryError | NoSuchLedgerError):
-            return error
-    for error in errors:
-        if isinstance(error, NoSuchEntryError):
-            return error
-    return errors[0]
+        return consecutive(sorted(merged.items()), first)
 
 
 @contextmanager

@@ -56,7 +56,8 @@ async def recover_ledger(
     """Close a ledger at its true end, and return its final metadata; see the module.
 
     ``NoSuchLedgerError`` if it has no metadata, ``CorruptEntryError`` or another
-    ``StorageError`` if the end cannot be known now.
+    ``StorageError`` if the end cannot be known now, ``OwnershipLostError`` if this broker may not
+    change it any more.
     """
     while True:
         stored = await store.get(ledger_id)
@@ -69,7 +70,7 @@ async def recover_ledger(
         try:
             return await _Recovery(stored, store, bookies).run()
         except LedgerFencedError:
-            continue
+            await store.check_owner()  # else this would go on for ever: it may write no more
 
 
 class _Recovery:

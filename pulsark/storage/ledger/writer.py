@@ -409,5 +409,7 @@ class LedgerWriter:
         try:
             self._stored = await self._store.update(self._stored, decide)
         except OwnershipLostError as e:
+            if self._recovery:
+                raise  # a fence would have it recovered again
             raise LedgerFencedError(f"ledger {self.ledger_id}: {e}") from e
         self.metadata = self._stored.metadata

@@ -117,6 +117,14 @@ class LastLedger:
         self.storage_error = error
         self._retry_at = self._clock.monotonic() + RETRY_SECONDS
 
+    @property
+    def may_be_ours(self) -> bool:
+        """Whether a fence may be another one's than a new owner's: it can be asked who that is.
+
+        BookKeeper's auto-recovery closes a ledger that has lost a bookie, whoever writes to it.
+        """
+        return self._manager.has_owner
+
     def ledger_failed(self) -> None:
         """The ledger that is written confirms nothing more."""
         self.writer = None
@@ -152,6 +160,7 @@ class LastLedger:
             return
         self.life.on(Event.RECOVER)
         with self._unless_done(State.RECOVERING, Event.NOT_RECOVERED):
+            await self._manager.check_owner()
             found = await self.recover_unclosed()
         self.life.on(Event.RECOVERED)
         for ledger_id, known, count in found:
@@ -280,6 +289,10 @@ class LastLedger:
         try:
             with self._unless_done(State.CLOSING, Event.FAILED):
                 metadata = await writer.close()
+        except LedgerFencedError as e:
+            if not self.may_be_ours:
+                raise
+            raise StorageError(f"ledger {writer.ledger_id} was closed by others: {e}") from e
         except asyncio.CancelledError:
             # What it confirms from here on must not meet what a later ledger was sent.
             writer.abandon()

@@ -225,18 +225,19 @@ class ManagedLedger(LedgerView):
     def ledger_failed(self, ledger_id: int, error: StorageError) -> None:
         """The writer's report: find the ledger's true end, and fail what waits.
 
-        What waits for a bookie that is away goes on waiting: the end tells what is stored.
+        What waits for a bookie that is away goes on waiting: the end tells what is stored. So does
+        what waits for a ledger that was fenced, if it can be asked who owns the topic.
         """
         last = self._last
         writer = last.newest
         if writer is None or writer.ledger_id != ledger_id or not last.writes:
             return
-        if isinstance(error, LedgerFencedError):
+        if isinstance(error, LedgerFencedError) and not last.may_be_ours:
             last.lost(error)
             return
         last.ledger_failed()
         log.warning("%s: ledger %d failed: %s", self.path, ledger_id, error)
-        if not isinstance(error, BookieAwayError):
+        if not isinstance(error, BookieAwayError | LedgerFencedError):
             if isinstance(error, StorageFullError) or writer.last_confirmed < 0:
                 # A new ledger would most likely fail the same way.
                 last.note_failure(error)

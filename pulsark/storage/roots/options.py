@@ -7,7 +7,6 @@ What neither says is left to obstore, which knows the variables of AWS (``AWS_EN
 
 from __future__ import annotations
 
-import configparser
 import os
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
@@ -60,6 +59,8 @@ def read_credentials(path: str) -> dict[str, str | None]:
 
     Errors do not say what is in the file.
     """
+    import configparser  # only where there is such a file
+
     parser = configparser.RawConfigParser()
     try:
         with open(os.path.expanduser(path), encoding="utf-8") as file:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pulsark.errors import StorageError
 from pulsark.runtime import Worker, run_in_worker
-from pulsark.storage.ledger.manager import is_absent
+from pulsark.storage.ledger.answers import is_absent
 from pulsark.storage.managed_ledger.erasure import nothing
 from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
 from pulsark.storage.table.files.record import DataFile, SealedLedger, TableRecord

@@ -31,12 +31,12 @@ def decode_entry(stored: bytes, ledger_id: int, entry_id: int, key: LedgerKey) -
     """
     start = ENTRY_HEAD.size + key.digest_size
     if len(stored) < start:
-        raise CorruptEntryError(f"entry {ledger_id}:{entry_id} has {len(stored)} bytes at a bookie")
+        raise CorruptEntryError(f"entry {ledger_id}:{entry_id} is stored in {len(stored)} bytes")
     head = stored[: ENTRY_HEAD.size]
     ledger, entry, last_confirmed, length = ENTRY_HEAD.unpack(head)
     if ledger != ledger_id or (entry != entry_id and entry_id >= 0) or entry < 0:
-        raise CorruptEntryError(f"a bookie has {ledger}:{entry} for entry {ledger_id}:{entry_id}")
+        raise CorruptEntryError(f"for entry {ledger_id}:{entry_id} there is {ledger}:{entry}")
     payload = stored[start:]
     if key.check(head, payload) != stored[ENTRY_HEAD.size : start]:
-        raise CorruptEntryError(f"the digest of entry {ledger}:{entry} is wrong at a bookie")
+        raise CorruptEntryError(f"the digest of entry {ledger}:{entry} is wrong")
     return StoredEntry(entry, last_confirmed, length, payload)

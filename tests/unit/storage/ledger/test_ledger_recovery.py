@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,6 +13,9 @@ from pulsark.errors import (
     NoSuchLedgerError,
     StorageError,
 )
+from pulsark.metadata.changes import Change, Check
+from pulsark.metadata.guarded import GuardedMetadataStore
+from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.storage.ledger.manager import LedgerConfig, LedgerManager, LedgerState
 from pulsark.storage.ledger.writer import LedgerWriter
 from tests.sim.simulation import Simulation
@@ -317,5 +321,28 @@ def test_closing_after_another_broker_found_another_end_is_fenced() -> None:
         assert (await cluster.manager().recover(0)).last_entry_id == 2
         with pytest.raises(LedgerFencedError):
             await writer.close()
+
+    simulate(main)
+
+
+def test_a_broker_that_lost_the_ledger_meanwhile_gives_up() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        await started(cluster, LedgerConfig(3, 3, 2))
+        store = MemoryMetadataStore(cluster.tree)
+        guard = Check("/guard", await store.put("/guard", b"mine"))
+
+        class LostInBetween(GuardedMetadataStore):
+            """Another broker takes the bundle once the ledger is in recovery."""
+
+            async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
+                versions = await super().commit(changes)
+                await store.put("/guard", b"another's")
+                return versions
+
+        owner = cluster.manager().over(LostInBetween(store, guard, lambda: None))
+        with pytest.raises(LedgerFencedError, match="another broker is the owner"):
+            await asyncio.wait_for(owner.recover(0), 60)
+        assert cluster.stored().state is LedgerState.IN_RECOVERY
 
     simulate(main)

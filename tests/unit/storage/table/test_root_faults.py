@@ -287,6 +287,44 @@ def test_a_root_whose_first_start_was_broken_off_is_in_service_after_the_next() 
         sim.run(main())
 
 
+def test_brokers_that_begin_with_one_root_at_the_same_time_agree() -> None:
+    with Simulation() as sim:
+
+        async def main() -> None:
+            metadata, disk = MemoryMetadataStore(), SimDisk()
+            found = await asyncio.gather(
+                *[commission(["/a"], metadata, sim.runtime(disk)) for _ in range(4)]
+            )
+            assert len({roots.ids["/a"] for roots in found}) == 1
+            found[0].check(disk, "/a")
+            assert await commission(["/a"], metadata, sim.runtime(disk)) == found[0]
+
+        sim.run(main())
+
+
+class Overwriting(SimDisk):
+    """As an object store that does not know what ``If-None-Match`` means."""
+
+    def write_new(self, path: str, data: bytes) -> None:
+        self.make_dirs(path.rpartition("/")[0])
+        self.write_atomic(path, data)
+
+
+def test_a_store_that_overwrites_is_refused_before_anything_is_in_it() -> None:
+    root = "s3://bucket/tables"
+    with Simulation() as sim:
+
+        async def main() -> None:
+            metadata, files = MemoryMetadataStore(), Overwriting()
+            for _ in range(2):
+                roots = await commission([root], metadata, sim.runtime(SimDisk()), files=files)
+                with pytest.raises(RefusedRootError):
+                    roots.check(files, root)
+                assert files.list(root) == []
+
+        sim.run(main())
+
+
 def test_another_store_s_root_is_refused_at_each_start_until_it_is_adopted() -> None:
     with Simulation() as sim:
 
