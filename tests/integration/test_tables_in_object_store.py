@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -163,7 +164,7 @@ def test_consumers_read_from_the_store_what_left_the_journal(
 def test_no_table_is_on_the_disk_and_no_secret_anywhere(standalone: Standalone) -> None:
     assert list(standalone.data_dir.rglob("*.parquet")) == []
     for path in standalone.data_dir.parent.rglob("*"):
-        if path.is_file():
+        with contextlib.suppress(IsADirectoryError, FileNotFoundError):  # the journal is collected
             assert ACCESS["AWS_SECRET_ACCESS_KEY"].encode() not in path.read_bytes(), path
 
 
@@ -182,18 +183,18 @@ def test_nothing_is_lost_and_nobody_waits_while_the_store_fails(
     faulty.rule = lambda method, path: fault
     client = connect(standalone)
     producer = client.create_producer(topic, batching_enabled=False)
-    slowest, sent, failing = 0.0, 0, 0.0
+    sent, meanwhile, failing = 0, 0, 0.0
     while not failing or time.monotonic() < failing + 2:
-        start = time.monotonic()
         producer.send(b"value")
-        slowest = max(slowest, time.monotonic() - start)
         sent += 1
+        meanwhile += failing > 0
         time.sleep(0.02)
         if faulty.seen and not failing:
             failing = time.monotonic()
     client.close()
     faulty.let_go()
-    assert slowest < 1, f"a publish took {slowest} s"
+    # One that waited for the store would take a second or more.
+    assert meanwhile >= 20, f"only {meanwhile} were published in 2 s"
     eventually(lambda: bucket.rows(table_of(standalone, topic)), 100 + sent)
     assert len(consumed(standalone, topic, "all", 100 + sent)) == 100 + sent
     with standalone.log_path.open("rb") as log:
@@ -313,6 +314,7 @@ def test_tools_for_a_stopped_broker_know_the_store(
     standalone.start()
 
 
+@pytest.mark.chaos
 def test_tables_move_from_the_disk_into_the_store(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: Bucket
 ) -> None:

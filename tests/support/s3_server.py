@@ -26,6 +26,7 @@ VERSION = "v1.2.0"
 BUCKET = "tables"
 ACCESS = {"AWS_ACCESS_KEY_ID": "an-access-key", "AWS_SECRET_ACCESS_KEY": "a-secret-of-tests"}
 """Credentials, as variables of the environment."""
+ATTEMPTS = 5
 
 
 def built() -> str:
@@ -55,9 +56,7 @@ class S3Server:
 
     def __init__(self, log: Path) -> None:
         self._log = log
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
+        self.port = 0
 
     @property
     def url(self) -> str:
@@ -71,20 +70,26 @@ class S3Server:
         return ObjectStoreOptions(endpoint or self.url, "", "", timeout, retry)
 
     def __enter__(self) -> S3Server:
+        for _ in range(ATTEMPTS):
+            if self._start():
+                return self
+        raise AssertionError(f"the S3 server did not start: {self._log.read_text()}")
+
+    def _start(self) -> bool:
+        """On a port that is free now; another process may be faster to take it."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = int(free.getsockname()[1])
         told = ("-backend", "memory", "-host", f"127.0.0.1:{self.port}", "-initialbucket", BUCKET)
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [built(), *told, "-quiet"],
-                stdout=log,
-                stderr=log,
-            )
+            self._process = subprocess.Popen([built(), *told, "-quiet"], stdout=log, stderr=log)
         end = time.monotonic() + 30
-        while time.monotonic() < end:
-            assert self._process.poll() is None, self._log.read_text()
+        while self._process.poll() is None:
             with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-                return self
+                return self._process.poll() is None
+            assert time.monotonic() < end, self._log.read_text()
             time.sleep(0.01)
-        raise AssertionError(f"the S3 server did not start: {self._log.read_text()}")
+        return False
 
     def __exit__(
         self,
