@@ -11,10 +11,13 @@ import asyncio
 import http.client
 import json
 import logging
+import socket
 import ssl
+import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from jwt.api_jwk import PyJWKSet
 from jwt.exceptions import PyJWTError
@@ -24,7 +27,14 @@ from pulsark.runtime import run_in_worker
 from pulsark.security.keys import Kept
 from pulsark.security.limits import ISSUER_RETRY_SECONDS, KEY_FILE_BYTES_MAX
 from pulsark.security.provider import Credentials, LoginError
-from pulsark.security.tokens import TokenRules, VerificationKey, claims_of, header_of, principal_of
+from pulsark.security.tokens import (
+    RSA_BITS_MIN,
+    TokenRules,
+    VerificationKey,
+    claims_of,
+    header_of,
+    principal_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -40,6 +50,8 @@ log = logging.getLogger(__name__)
 _RSA = ("RS256", "RS384", "RS512")
 _BY_CURVE = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
 _DISCOVERY = "/.well-known/openid-configuration"
+_READS_MAX = 3
+"""How often the timeout of a read a document may take in all."""
 _REQUIRED = ("iss", "sub", "iat", "exp", "nbf", "aud")
 
 
@@ -62,7 +74,12 @@ def keys_of(setting: str, data: bytes) -> list[NamedKey]:
         said: dict[str, Any] = each._jwk_data  # noqa: SLF001 - what it says of curve and algorithm
         fits = _RSA if each.key_type == "RSA" else (_BY_CURVE.get(said.get("crv", "")),)
         algorithms = tuple(a for a in fits if a and said.get("alg", a) == a)
-        if algorithms and each.public_key_use in (None, "sig"):
+        if each.key_type == "RSA" and each.key.key_size < RSA_BITS_MIN:
+            bits = each.key.key_size
+            log.warning(
+                "%s: the RSA key %.99r has %d bits, and is not used", setting, each.key_id, bits
+            )
+        elif algorithms and each.public_key_use in (None, "sig"):
             named.append(NamedKey(each.key_id, VerificationKey(each.key, algorithms)))
     return named
 
@@ -232,11 +249,15 @@ def _check(settings: Settings) -> None:
 
 
 class Fetcher:
-    """Fetches small documents: no redirects, no proxies, bounded in time and size."""
+    """Fetches small documents: no redirects, no proxies, bounded in time and size.
+
+    The timeouts are those of single reads; a document may take some of them in all.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._connect_s = settings.openIDHttpConnectionTimeoutMillis / 1000
         self._read_s = settings.openIDHttpReadTimeoutMillis / 1000
+        self._whole_s = self._connect_s + _READS_MAX * self._read_s
         trusted = settings.openIDTokenIssuerTrustCertsFilePath or None
         try:
             self._context = ssl.create_default_context(cafile=trusted)
@@ -259,17 +280,48 @@ class Fetcher:
             connection = http.client.HTTPConnection(
                 parts.hostname, parts.port, timeout=self._connect_s
             )
+        late = _Late(connection)
+        timer = threading.Timer(self._whole_s, late.cut)
+        timer.daemon = True
+        timer.start()
         try:
             connection.connect()
+            late.socket = connection.sock  # the connection forgets it when the answer begins
             connection.sock.settimeout(self._read_s)
-            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-            connection.request("GET", target, headers={"Accept": "application/json"})
-            answer = connection.getresponse()
-            if answer.status != 200:
-                raise ValueError(f"it answers with status {answer.status}")
-            data = answer.read(KEY_FILE_BYTES_MAX + 1)
+            found = self._document(connection, parts)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            if late.is_now:
+                raise TimeoutError(f"it takes longer than {self._whole_s:g} s") from error
+            raise
         finally:
+            timer.cancel()
             connection.close()
+        if late.is_now:  # what came of it looks whole
+            raise TimeoutError(f"it takes longer than {self._whole_s:g} s")
+        return found
+
+    def _document(self, connection: http.client.HTTPConnection, parts: SplitResult) -> bytes:
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        connection.request("GET", target, headers={"Accept": "application/json"})
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise ValueError(f"it answers with status {answer.status}")
+        data = answer.read(KEY_FILE_BYTES_MAX + 1)
         if len(data) > KEY_FILE_BYTES_MAX:
             raise ValueError(f"its answer is larger than {KEY_FILE_BYTES_MAX} bytes")
         return data
+
+
+class _Late:
+    """Ends a fetch that takes too long, from another thread."""
+
+    def __init__(self, connection: http.client.HTTPConnection) -> None:
+        self.is_now = False
+        self.socket: socket.socket | None = None
+        self._connection = connection
+
+    def cut(self) -> None:
+        """What still comes is too late: whoever reads it is woken."""
+        self.is_now = True
+        with suppress(OSError, AttributeError):  # it is not open yet, or closed already
+            (self.socket or self._connection.sock).shutdown(socket.SHUT_RDWR)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _CURVES = {"ES256": "secp256r1", "ES384": "secp384r1", "ES512": "secp521r1"}
 _HMAC_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}
-_RSA_BITS_MIN = 2048
+RSA_BITS_MIN = 2048
 _COMPACT = re.compile(rb"([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 _TIME_MAX = 2**53
 _SEVERAL = re.compile("data:[^,]*,[^,]*|[^,]+")
@@ -101,9 +101,9 @@ def check_key(setting: str, key: object, algorithm: str) -> None:
             )
     elif not isinstance(key, RSAPublicKey):
         raise ConfigError(f"{setting}: {algorithm} needs an RSA key, and this is another kind")
-    elif key.key_size < _RSA_BITS_MIN:
+    elif key.key_size < RSA_BITS_MIN:
         raise ConfigError(
-            f"{setting}: the RSA key has {key.key_size} bits; it needs {_RSA_BITS_MIN}"
+            f"{setting}: the RSA key has {key.key_size} bits; it needs {RSA_BITS_MIN}"
         )
 
 

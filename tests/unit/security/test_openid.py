@@ -137,6 +137,13 @@ def test_a_key_is_good_for_what_it_says(said: dict[str, Any], why: str) -> None:
     assert refused(provider(Web(jwk(rsa_key(), "one", **said))), signed()) == why
 
 
+def test_a_key_that_is_too_short_is_good_for_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    weak = rsa_key(1024)
+    forged = token(CLAIMS, weak, "RS256", kid="weak")
+    assert refused(provider(Web(jwk(weak, "weak"), jwk(rsa_key(), "one"))), forged) == "signature"
+    assert "the RSA key 'weak' has 1024 bits" in caplog.text
+
+
 def test_keys_on_curves_and_tokens_without_a_key_id() -> None:
     web = Web(jwk(rsa_key(), None), jwk(ec_key(), None))
     found = provider(web)
@@ -277,5 +284,26 @@ def test_documents_are_fetched_without_redirects_and_up_to_a_size() -> None:
         with pytest.raises(ValueError, match="not an HTTP URL"):
             fetcher.fetch("file:///etc/passwd")
     finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_document_that_comes_a_byte_at_a_time_is_given_up() -> None:
+    ended = threading.Event()
+
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.end_headers()
+        while not ended.wait(0.02):
+            request.wfile.write(b" ")
+
+    server = serving(answer)
+    fetcher = Fetcher(settings())
+    fetcher._whole_s = 0.1
+    try:
+        with pytest.raises(TimeoutError, match=r"it takes longer than 0\.1 s"):
+            fetcher.fetch(f"http://127.0.0.1:{server.server_port}/slow")
+    finally:
+        ended.set()
         server.shutdown()
         server.server_close()
