@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress, parse_zookeeper
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
+from pulsark.processes.rack_source import RackSource
 from pulsark.storage.bookkeeper.encoder import LedgerKeys
 from pulsark.storage.bookkeeper.ids import LedgerIds
 from pulsark.storage.bookkeeper.ledger_store import BookKeeperCluster, BookKeeperLedgerStore
@@ -60,6 +61,9 @@ async def open_bookkeeper(
     bookies = BookieRegistry(zookeeper, address.root, keys)
     cleanup.push_async_callback(bookies.close)
     await bookies.start()
+    racks = RackSource(metadata, bookies.set_racks)
+    cleanup.callback(racks.close)
+    await racks.start()
     ids = LedgerIds(zookeeper, address.root)
     cluster = BookKeeperCluster(zookeeper, address.root, ids, keys)
     return BookKeeperStorage(bookies, BookKeeperLedgerStore(cluster, metadata))

@@ -56,7 +56,7 @@ class ClusterBroker:
         await check_initialized(metadata, settings.clusterName, settings.metadataStoreUrl)
         ledgers = await open_bookkeeper(settings, metadata, runtime, cleanup)
         roots = await open_roots(settings, settings.tableRoots, metadata, runtime)
-        stored = Stored(metadata, ledgers.bookies, roots, ledgers.ledgers)
+        stored = Stored(metadata, ledgers.bookies, roots, ledgers.ledgers, fleet=ledgers.bookies)
         served = ServedBroker(settings, runtime, stored, cleanup, of_cluster=True)
         return {
             "pid": str(os.getpid()),

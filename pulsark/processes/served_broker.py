@@ -8,7 +8,7 @@ import logging
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pulsark.config.addresses import hosts_of
 from pulsark.dispatch.broker import Broker
@@ -20,7 +20,9 @@ from pulsark.dispatch.loop.stalls import LoopStalls
 from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.dispatch.policies.schemas import Schemas
 from pulsark.runtime import collect, resident_bytes
+from pulsark.storage.bookie.known_bookies import KnownBookies
 from pulsark.storage.ledger.manager import LedgerManager
+from pulsark.storage.ledger.placement import Places
 from pulsark.storage.roots.any_root import files_of_roots
 from pulsark.storage.roots.options import ObjectStoreOptions
 from pulsark.storage.table.process.process import TableProcess
@@ -48,6 +50,10 @@ _SPOKEN = {"web_tls": ("http/1.1",), "flight_tls": ("h2",)}
 """The protocols that a TLS port offers (ALPN)."""
 
 
+class Fleet(Places, KnownBookies, Protocol):
+    """Which bookies a cluster has, and where they stand."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """The storage under a broker. The caller opens it and closes it."""
@@ -57,6 +63,8 @@ class Stored:
     roots: StorageRoots
     ledgers: LedgerStore | None = None
     """Where the metadata of ledgers are, if not in the metadata store."""
+    fleet: Fleet | None = None
+    """What the cluster knows of its bookies, if they are not this machine's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +110,16 @@ class ServedBroker:
             schemas_of=Schemas(stored.metadata, runtime, RunQueue(runtime.clock)).by_version,
         )
         ledgers = LedgerManager(
-            stored.metadata, stored.bookies, runtime, tables, store=stored.ledgers
+            stored.metadata,
+            stored.bookies,
+            runtime,
+            tables,
+            store=stored.ledgers,
+            places=stored.fleet,
         )
         self.broker = Broker(settings, runtime, stored.metadata, ledgers, tables)
+        if stored.fleet is not None:
+            self.broker.known_bookies = stored.fleet
         cleanup.push_async_callback(self.broker.close)
 
     async def start(self) -> ServiceUrls:

@@ -22,6 +22,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield cluster
 
 
+@pytest.mark.feature("F71")
+def test_a_bookie_that_dies_is_shown_as_away_until_it_is_back(cluster: LocalCluster) -> None:
+    def states() -> dict[str, str]:
+        with urllib.request.urlopen(f"{cluster.web_url}/admin/v2/bookies/all") as answer:
+            return {one["bookieId"]: one["state"] for one in json.load(answer)["bookies"]}
+
+    all_there = dict.fromkeys(("bookie-1", "bookie-2", "bookie-3"), "available")
+    wait_for(lambda: states() == all_there)
+    kill(cluster.processes()["bookie-3"])
+    wait_for(lambda: states() == {**all_there, "bookie-3": "away"})
+    wait_for(lambda: states() == all_there, 60)
+
+
 @pytest.mark.feature("F68")
 def test_clients_go_on_when_a_bookie_and_a_broker_are_killed(cluster: LocalCluster) -> None:
     topics = [f"killed-{number}" for number in range(4)]

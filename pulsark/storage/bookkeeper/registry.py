@@ -98,6 +98,10 @@ class BookieRegistry(Mapping[str, BookKeeperBookie]):
         """Whether it takes new entries."""
         return bookie_id in self._writable
 
+    def set_racks(self, racks: Mapping[str, str]) -> None:
+        """Where bookies stand; ledgers that are made from now on follow it."""
+        self.racks = racks
+
     def rack(self, bookie_id: str) -> str:
         """Where it stands; all of whom that is not known stand together."""
         return self.racks.get(bookie_id, "/default-rack")
