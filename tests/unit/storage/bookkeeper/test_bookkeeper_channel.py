@@ -243,6 +243,7 @@ def test_equal_reads_are_answered_one_by_one_also_if_a_caller_went() -> None:
         first, second, other = peer.read(0), peer.read(0), peer.read(1)
         await turns()
         first.cancel()
+        await turns()
         peer.answer_read(7, 1, b"other")
         peer.answer_read(7, 0, b"first")
         await turns()
