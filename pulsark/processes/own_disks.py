@@ -23,6 +23,7 @@ from pulsark.storage.bookie.fleet import (
 from pulsark.storage.bookie.journal_settings import JournalSettings
 from pulsark.storage.roots.any_root import files_of_roots
 from pulsark.storage.roots.options import ObjectStoreOptions
+from pulsark.storage.roots.root_files import absolute
 from pulsark.storage.table.root_identity import commission
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ async def open_roots(
     adopt: bool = False,
 ) -> StorageRoots:
     """Storage roots, each checked to be the one that the metadata store knows."""
+    roots = list(map(absolute, roots))
     options = ObjectStoreOptions.of(settings)
     files = files_of_roots(roots, runtime.disk, options, runtime.clock)
     while True:

@@ -26,6 +26,7 @@ from pulsark.config.sources import load_settings
 from pulsark.storage.roots.task_files import task_files
 from tests.integration.test_replicate_ledgers import replicate
 from tests.integration.test_sealing_live import consumed, publish
+from tests.support.local_cluster import LocalCluster
 from tests.support.python_client import connect
 from tests.support.s3_faults import Fault, FaultyStore
 from tests.support.s3_server import ACCESS, BUCKET, S3Server
@@ -334,6 +335,24 @@ def test_tables_move_from_the_disk_into_the_store(
         assert bucket.rows(table_of(broker, "t")) == 60
         assert len(consumed(broker, "t", "all", 60)) == 60
     task_files.cache_clear()
+
+
+@pytest.mark.chaos
+def test_brokers_of_a_cluster_have_their_tables_in_the_store(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: Bucket
+) -> None:
+    for name, value in ACCESS.items():
+        monkeypatch.setenv(name, value)
+    root = f"s3://{BUCKET}/of-a-cluster"
+    told = {"tableRoots": f"{root}/", "objectStoreEndpoint": server.url, "sealFreshnessSeconds": 1}
+    given = [f"--set={key}={value}" for key, value in told.items()]
+    with LocalCluster(tmp_path / "data", *given) as cluster:
+        publish(cluster, "t", 0, 300, batched=True)
+        eventually(lambda: bucket.rows(table_of(cluster, "t")), 300)
+        assert table_of(cluster, "t").startswith(f"{root}/public/default/")
+        cluster.stop()
+        cluster.start()
+        assert len(consumed(cluster, "t", "all", 300)) == 300
 
 
 def test_a_deleted_topic_leaves_nothing_behind(standalone: Standalone, bucket: Bucket) -> None:
