@@ -149,6 +149,7 @@ def eventually(what: Callable[[], object], wanted: object) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_consumers_read_from_the_store_what_left_the_journal(
     standalone: Standalone, bucket: Bucket
 ) -> None:

@@ -20,6 +20,7 @@ from tests.support.tables import attached_files, check_files
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", [False, pytest.param(True, marks=pytest.mark.chaos)])
 def test_spark_writes_reads_seals_and_replicates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streams: bool
