@@ -35,7 +35,7 @@ def test_a_bookie_that_dies_is_shown_as_away_until_it_is_back(cluster: LocalClus
     wait_for(lambda: states() == all_there, 60)
 
 
-@pytest.mark.feature("F68")
+@pytest.mark.feature("F60", "F68", "F70")
 def test_clients_go_on_when_a_bookie_and_a_broker_are_killed(cluster: LocalCluster) -> None:
     topics = [f"killed-{number}" for number in range(4)]
     with connected(cluster) as client:
