@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
@@ -179,7 +180,8 @@ class Many:
         self._deliveries: dict[int, asyncio.Future[float]] = {}
         self._sent = 0
         self.topics = topics
-        self.asked: dict[str, int] = {}
+        self.refusals: Counter[str] = Counter()
+        """How often each error was the answer."""
 
     async def all_there(self) -> tuple[list[float], list[float]]:
         """When each topic has answered a message, and when it has delivered it."""
@@ -250,12 +252,9 @@ class Many:
         raise RuntimeError("the lookup goes round in circles")
 
     async def _ask(self, link: Link, command: pb.BaseCommand, request_id: int) -> pb.BaseCommand:
-        kind = pb.BaseCommand.Type.Name(command.type)
         answer = await link.ask(command, request_id)
         if answer.type == Command.ERROR:
-            self.asked[f"{kind}: {answer.error.message[:60]}"] = (
-                self.asked.get(f"{kind}: {answer.error.message[:60]}", 0) + 1
-            )
+            self.refusals[pb.ServerError.Name(answer.error.error)] += 1
             raise RuntimeError(answer.error.message)
         return answer
 
@@ -304,12 +303,12 @@ def many(standalone: Two, topics: int) -> list[Goal]:
         await client.all_there()
         pid = int(standalone.served()[0]["pid"])
         killed.append(0)
-        client.asked.clear()
+        client.refusals.clear()
         other = int(standalone.served()[1]["pid"])
         used, begun = processor_seconds(other), time.monotonic()
         os.kill(pid, signal.SIGKILL)
         receipts, deliveries = await client.all_there()
-        return begun, receipts, deliveries, client.asked, processor_seconds(other) - used
+        return begun, receipts, deliveries, dict(client.refusals), processor_seconds(other) - used
 
     begun, receipts, deliveries, errors, used = asyncio.run(run())
     waits = [at - begun for at in receipts]
