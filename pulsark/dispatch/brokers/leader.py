@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from pulsark.errors import BadVersionError, MetadataError
+from pulsark.limits import METADATA_RETRY_SECONDS, METADATA_RETRY_SECONDS_MAX
 from pulsark.metadata.paths import LEADER
 from pulsark.metadata.settled import put_settled
 from pulsark.metadata.store import ABSENT
@@ -34,6 +35,8 @@ class Leader:
         self._instance = ""
         self._looking: asyncio.Task[None] | None = None
         self._look_again = False
+        self._later: asyncio.TimerHandle | None = None
+        self._pause = METADATA_RETRY_SECONDS
         self._end_watch: Callable[[], None] = lambda: None
         self.broker_id = ""
         """The last known leader; "" if there is none."""
@@ -57,6 +60,8 @@ class Leader:
         self._end_watch()
         if self._looking is not None:
             self._looking.cancel()
+        if self._later is not None:
+            self._later.cancel()
         self._own = None
 
     def _changed(self, path: str) -> None:
@@ -72,8 +77,14 @@ class Leader:
             while self._look_again and self._own is not None:
                 self._look_again = False
                 await self._find(self._own)
+            self._pause = METADATA_RETRY_SECONDS
         except MetadataError as error:
             log.warning("cannot read which broker leads from %s: %s", LEADER, error)
+            if not self._metadata.session.has_ended:
+                # If nobody leads nobody changes that, so no watch would tell.
+                loop = asyncio.get_running_loop()
+                self._later = loop.call_later(self._pause, self._changed_unheard)
+                self._pause = min(2 * self._pause, METADATA_RETRY_SECONDS_MAX)
         finally:
             self._looking = None
 
@@ -97,5 +108,9 @@ class Leader:
                 return
             self.broker_id, self._instance = own.broker_id, own.instance
             return
-        leader = json.loads(found.value)
-        self.broker_id, self._instance = leader["brokerId"], leader["instance"]
+        try:
+            leader = json.loads(found.value)
+            self.broker_id, self._instance = str(leader["brokerId"]), str(leader["instance"])
+        except (KeyError, TypeError, ValueError) as error:
+            self.broker_id = self._instance = ""
+            log.warning("cannot understand which broker leads: %r", error)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pulsark.dispatch.brokers.load import LoadReport
 from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.errors import BadVersionError, MetadataError, OutcomeUnknownError
+from pulsark.limits import METADATA_RETRY_SECONDS, METADATA_RETRY_SECONDS_MAX
 from pulsark.metadata.changes import Check
 from pulsark.metadata.paths import BROKERS, broker_path
 from pulsark.metadata.settled import put_settled
@@ -108,6 +109,8 @@ class BrokerRegistry:
         self._stale: set[str] = set()
         """Ids of brokers to read again; "" for all. One task reads, in order."""
         self._reading: asyncio.Task[None] | None = None
+        self._later: asyncio.TimerHandle | None = None
+        self._pause = METADATA_RETRY_SECONDS
         self._end_watch: Callable[[], None] = lambda: None
         self.had_company = False
         """Whether this broker has ever seen another one."""
@@ -136,12 +139,16 @@ class BrokerRegistry:
         await self.follow()
 
     async def follow(self) -> None:
-        """Watch the live brokers from now on."""
+        """Watch the live brokers from now on. ``MetadataError`` if they cannot be read: who does
+        not know of others would take itself for the only one."""
         self._end_watch()
         self._end_watch = self._metadata.watch(BROKERS, self._changed, self._missed)
         self._missed()
         if self._reading is not None:
             await asyncio.shield(self._reading)
+        if self._stale and self._reading is None:
+            self.close()
+            raise MetadataError("cannot read which brokers are alive")
 
     async def report(self, load: LoadReport) -> None:
         """Announce the load of this broker."""
@@ -173,6 +180,8 @@ class BrokerRegistry:
     def close(self) -> None:
         """Stop following the others."""
         self._end_watch()
+        if self._later is not None:
+            self._later.cancel()
         if self._reading is not None:
             self._reading.cancel()
 
@@ -230,10 +239,14 @@ class BrokerRegistry:
                     await self._read_all()
                 else:
                     await self._read(self._stale.pop())
+            self._pause = METADATA_RETRY_SECONDS
         except MetadataError as error:
-            # The session is over, or the store does not answer: the next change triggers a retry.
             log.warning("cannot read which brokers are alive from the metadata store: %s", error)
             self._stale.add("")
+            if not self._metadata.session.has_ended:
+                loop = asyncio.get_running_loop()
+                self._later = loop.call_later(self._pause, self._read_soon)
+                self._pause = min(2 * self._pause, METADATA_RETRY_SECONDS_MAX)
         finally:
             self._reading = None
 

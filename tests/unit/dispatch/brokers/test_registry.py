@@ -15,6 +15,8 @@ from pulsark.errors import MetadataError
 from pulsark.metadata import settled
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.paths import BROKERS, LEADER, broker_path
+from pulsark.metadata.store import Versioned
+from tests.sim.simulation import Simulation
 from tests.support.faulty_metadata import Fate, FaultyStore
 
 
@@ -185,5 +187,61 @@ def test_a_broker_without_a_session_is_not_announced() -> None:
         store.expire()
         with pytest.raises(MetadataError):
             await BrokerRegistry(store).announce(broker(1))
+
+    asyncio.run(scenario())
+
+
+def failing(one: One, path: str, times: int) -> None:
+    """The store does not answer the next reads of a path."""
+    get, children = one.store.get, one.store.children
+
+    def check(asked: str) -> None:
+        nonlocal times
+        if times and asked == path:
+            times -= 1
+            raise MetadataError("the store does not answer")
+
+    async def get_or_fail(asked: str) -> Versioned | None:
+        check(asked)
+        return await get(asked)
+
+    async def children_or_fail(asked: str) -> list[str]:
+        check(asked)
+        return await children(asked)
+
+    one.store.get, one.store.children = get_or_fail, children_or_fail  # type: ignore[method-assign]
+
+
+def test_who_lives_and_who_leads_is_read_again_until_it_is_known() -> None:
+    async def scenario() -> None:
+        tree = MemoryTree()
+        one, two = await One(tree, 1).start(), await One(tree, 2).start()
+        assert one.leader.is_here
+        failing(two, LEADER, 2)
+        failing(two, broker_path("b1:8080"), 2)
+        tree.put(LEADER, b"{", -2, one.store)
+        await asyncio.sleep(4)
+        assert (two.leader.broker_id, list(two.registry.live)) == ("", ["b1:8080", "b2:8080"])
+        one.store.expire()
+        failing(two, LEADER, 2)
+        failing(two, broker_path("b1:8080"), 2)
+        await asyncio.sleep(8)
+        assert two.leader.is_here
+        assert two.registry.is_alone
+        two.leader.close()
+        two.registry.close()
+
+    with Simulation() as sim:
+        sim.run(scenario())
+
+
+def test_a_broker_that_cannot_know_of_others_does_not_start() -> None:
+    async def scenario() -> None:
+        tree = MemoryTree()
+        await One(tree, 1).start()
+        two = One(tree, 2)
+        failing(two, BROKERS, 1)
+        with pytest.raises(MetadataError, match="which brokers are alive"):
+            await two.start()
 
     asyncio.run(scenario())
