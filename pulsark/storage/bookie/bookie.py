@@ -8,7 +8,7 @@ All methods are called on the event loop and none blocks it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from pulsark.storage.bookie.journal_excerpt import JournalExcerpt
 
 
-@dataclass(frozen=True, slots=True)
-class EntryRun:
+class EntryRun(NamedTuple):
     """Consecutive entries of one ledger, appended together.
 
     ``payloads[i]`` is entry ``first_entry_id + i``. ``last_confirmed`` is the writer's

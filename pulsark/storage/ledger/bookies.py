@@ -11,7 +11,7 @@ from pulsark.errors import StorageError
 from pulsark.storage.ledger.placement import Failures, OnePlace, first_failure, spread
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pulsark.runtime import Runtime
     from pulsark.storage.bookie.bookie import Bookie
@@ -91,6 +91,10 @@ class LedgerBookies:
             return True
         failures = self._failures.get(bookie_id)
         return failures is not None and self._runtime.clock.monotonic() < failures.until
+
+    def on_lost(self, listener: Callable[[str], None]) -> None:
+        """Call ``listener(bookie_id)`` when a bookie is gone, where that is known."""
+        self._places.on_lost(listener)
 
     def attainable(self, config: LedgerConfig) -> LedgerConfig:
         """The config with as many copies as there are bookies.

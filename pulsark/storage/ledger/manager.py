@@ -78,6 +78,7 @@ class LedgerManager:
         self._bookies = LedgerBookies(bookies, runtime, places)
         self._clock = runtime.clock
         self.open_ledgers = OpenLedgers()
+        self._bookies.on_lost(self.open_ledgers.bookie_lost)
         self._closed = ClosedLedgers()
 
     def over(self, metadata: MetadataStore) -> LedgerManager:

@@ -30,6 +30,9 @@ class Places(Protocol):
     def rack(self, bookie_id: str) -> str:
         """Where it stands: what fails together has one name."""
 
+    def on_lost(self, listener: Callable[[str], None]) -> None:
+        """Call ``listener(bookie_id)`` when a bookie can be written no more, also if nobody did."""
+
 
 class OnePlace:
     """All bookies can be written and stand in one rack."""
@@ -39,6 +42,9 @@ class OnePlace:
 
     def rack(self, bookie_id: str) -> str:
         return ""
+
+    def on_lost(self, listener: Callable[[str], None]) -> None:
+        """Appends that fail tell."""
 
 
 @dataclass(frozen=True, slots=True)

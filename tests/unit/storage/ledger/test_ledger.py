@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -29,6 +30,7 @@ from pulsark.storage.ledger import decisions
 from pulsark.storage.ledger import writer as writer_module
 from pulsark.storage.ledger.manager import LedgerConfig, LedgerManager, LedgerState, is_absent
 from pulsark.storage.ledger.metadata import Ensemble
+from pulsark.storage.ledger.placement import OnePlace
 from pulsark.storage.ledger.store import Decision, MetadataLedgerStore
 from tests.sim.metadata import AwayStore
 from tests.sim.simulation import Simulation
@@ -374,16 +376,24 @@ def test_a_closed_ledger_is_read_where_its_copies_were_repaired() -> None:
     simulate(main)
 
 
+class Told(OnePlace):
+    """Tells of bookies that are lost."""
+
+    def on_lost(self, listener: Callable[[str], None]) -> None:
+        self.lost = listener
+
+
 def test_a_lost_bookie_is_replaced_although_nobody_appends() -> None:
     async def main(sim: Simulation) -> None:
-        cluster = Cluster(sim, 3)
-        manager = cluster.manager()
+        cluster, told = Cluster(sim, 3), Told()
+        store = MemoryMetadataStore(cluster.tree)
+        manager = LedgerManager(store, cluster.bookies, cluster.runtime, places=told)
         writers = [await manager.create(LedgerConfig(3, 3, 2), Writes()) for _ in range(450)]
         writers[7].append([b"a"])
         await turns()
         spare = cluster.add("b4")
         del cluster.bookies["b2"]
-        manager.open_ledgers.bookie_lost("b2")
+        told.lost("b2")
         await asyncio.sleep(1)
         for writer in writers:
             names = cluster.stored(writer.ledger_id).ensembles[-1].bookies
@@ -393,7 +403,7 @@ def test_a_lost_bookie_is_replaced_although_nobody_appends() -> None:
         await turns()
         assert spare.entries(7) == {1: b"b"}
         await writers[7].close()
-        manager.open_ledgers.bookie_lost("b4")
+        told.lost("b4")
         await turns()
         assert len(cluster.stored(7).ensembles) == 2, "a closed one stays"
 
