@@ -146,7 +146,7 @@ async def cluster(directory: Path) -> AsyncIterator[tuple[LedgerManager, list[Bo
     finally:
         for bookie in bookies:
             bookie.process.kill()
-        server.kill()
+        server.process.kill()
 
 
 async def main(entries: int, sizes: list[int], runs: list[int]) -> None:

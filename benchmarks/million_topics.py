@@ -189,9 +189,9 @@ def store_of(chosen: argparse.Namespace, home: Path) -> Iterator[str]:
     try:
         asyncio.run(server.ready())
         yield f"zk:{server.address}/million"
-        print(f"ZooKeeper has {resident_bytes(server.pid) >> 20} MiB", flush=True)
+        print(f"ZooKeeper has {resident_bytes(server.process.pid) >> 20} MiB", flush=True)
     finally:
-        server.stop()
+        server.process.stop()
 
 
 def measure(chosen: argparse.Namespace, home: Path, store: str) -> list[Goal]:

@@ -36,7 +36,7 @@ def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
     server.start()
     asyncio.run(server.ready())
     yield server
-    server.stop()
+    server.process.stop()
 
 
 @pytest.mark.feature("F67", "F68")
@@ -73,7 +73,7 @@ def test_brokers_that_share_a_zookeeper_move_topics_and_go_on_without_it(
                 assert all(before[topic] != after[topic] for topic in TOPICS)
                 go_on(load)
                 there = processes(standalone)
-                server.kill()
+                server.process.kill()
                 gone = time.monotonic()
                 while time.monotonic() < gone + 1.4 * SESSION_SECONDS:
                     go_on(load)
