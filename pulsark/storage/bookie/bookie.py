@@ -8,7 +8,7 @@ All methods are called on the event loop and none blocks it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,3 +126,11 @@ class Bookie(Protocol):
 
     async def delete(self, ledger_id: int) -> None:
         """Forget the ledger, durably. Not an error if it is not known."""
+
+
+@runtime_checkable
+class KeepsLengths(Protocol):
+    """A bookie that has with each entry the length of its ledger, which metadata then need not."""
+
+    async def length_through(self, ledger_id: int, entry_id: int) -> int:
+        """Bytes of all entries up to this one; ``StorageError`` if it is not held."""

@@ -185,6 +185,10 @@ class BookKeeperBookie:
                 length = -1  # it is not here, or not whole: the length is not known
         return LedgerTail(last.last_confirmed, last.entry_id, length)
 
+    async def length_through(self, ledger_id: int, entry_id: int) -> int:
+        """Bytes of all entries up to this one."""
+        return (await self._entry(ledger_id, entry_id)).length
+
     async def release(self, ledger_id: int, through_entry_id: int) -> None:
         """Nothing: a bookie keeps all of a ledger or nothing."""
 

@@ -31,7 +31,7 @@ from pulsark.errors import (
     NoSuchLedgerError,
     StorageError,
 )
-from pulsark.storage.bookie.bookie import Bookie, EntryRun, LedgerTail
+from pulsark.storage.bookie.bookie import Bookie, EntryRun, KeepsLengths, LedgerTail
 from pulsark.storage.ledger import decisions
 from pulsark.storage.ledger.writer import LedgerWriter
 
@@ -178,14 +178,28 @@ class _Recovery:
 
         Needed where bookies do not keep the length. It is a statistic: what can no longer
         be read here (sealed, damaged) is left out instead of stopping the recovery, and a long
-        ledger is read in part and the rest reckoned from it.
+        ledger is read in part and the rest reckoned from it. Bookies that have it with each entry
+        are asked first: there it is part of what recovery writes.
         """
+        if last >= 0 and (kept := await self._kept_length(last)) >= 0:
+            return kept
         length, entry_id = 0, 0
         while entry_id <= last and length < MEASURED_BYTES:
             batch = await self._any_copy(entry_id, last)
             length += sum(map(len, batch))
             entry_id += len(batch) or 1
         return length if entry_id > last else length * (last + 1) // entry_id
+
+    async def _kept_length(self, entry_id: int) -> int:
+        ensemble, _ = self._metadata.ensemble_at(entry_id)
+        for name in self._metadata.holders(ensemble, entry_id):
+            try:
+                bookie = self._bookies.get(name)
+                if isinstance(bookie, KeepsLengths):
+                    return await bookie.length_through(self._ledger_id, entry_id)
+            except StorageError:
+                continue  # another copy, or none
+        return -1
 
     async def _any_copy(self, entry_id: int, last: int) -> list[bytes]:
         """Consecutive confirmed entries from any bookie that has them; none if no bookie has."""

@@ -10,16 +10,21 @@ import pytest
 from pulsark.errors import (
     CorruptEntryError,
     LedgerFencedError,
+    NoSuchEntryError,
     NoSuchLedgerError,
     StorageError,
 )
 from pulsark.metadata.changes import Change, Check
 from pulsark.metadata.guarded import GuardedMetadataStore
 from pulsark.metadata.memory import MemoryMetadataStore
+from pulsark.storage.ledger import decisions
 from pulsark.storage.ledger.manager import LedgerConfig, LedgerManager, LedgerState
+from pulsark.storage.ledger.metadata import Ensemble
+from pulsark.storage.ledger.store import MetadataLedgerStore
 from pulsark.storage.ledger.writer import LedgerWriter
 from tests.sim.simulation import Simulation
 from tests.support.ledgers import Cluster, Writes, simulate, turns
+from tests.support.memory_bookie import MemoryBookie
 
 ALL = 10**9
 
@@ -344,5 +349,39 @@ def test_a_broker_that_lost_the_ledger_meanwhile_gives_up() -> None:
         with pytest.raises(LedgerFencedError, match="another broker is the owner"):
             await asyncio.wait_for(owner.recover(0), 60)
         assert cluster.stored().state is LedgerState.IN_RECOVERY
+
+    simulate(main)
+
+
+class WithLengths(MemoryBookie):
+    """Has the ledger's length with each entry, as BookKeeper's do."""
+
+    async def length_through(self, ledger_id: int, entry_id: int) -> int:
+        entries = self.entries(ledger_id)
+        if entry_id not in entries:
+            raise NoSuchEntryError(f"{self.bookie_id}: no entry {ledger_id}:{entry_id}")
+        return 1000 + sum(len(entries[e]) for e in entries if e <= entry_id)
+
+
+def test_a_length_that_metadata_do_not_have_is_with_the_entries() -> None:
+    """That of a last ensemble, of which no entry was confirmed as far as bookies know."""
+
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim)
+        for number in range(1, 4):
+            cluster.bookies[f"b{number}"] = WithLengths(f"b{number}", keeps_length=False)
+        writer, _ = await started(cluster, LedgerConfig(2, 2, 2), 2)
+        first, second = writer.metadata.ensembles[0].bookies
+        [spare] = {"b1", "b2", "b3"} - {first, second}
+        store = MetadataLedgerStore(MemoryMetadataStore(cluster.tree))
+        stored = await store.get(0)
+        assert stored is not None
+        change = decisions.change_ensemble(
+            stored.metadata.ensembles[0], Ensemble(2, -1, (first, spare))
+        )
+        await store.update(stored, change)
+        cluster.bookies[first].lose(0, 1)
+        metadata = await cluster.manager().recover(0)
+        assert (metadata.last_entry_id, metadata.length) == (1, 1002), "the other copy had it"
 
     simulate(main)
