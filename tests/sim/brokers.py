@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from itertools import pairwise
+from typing import Any
 
 from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.dispatch.topics.lookup import LookupResult
@@ -281,6 +282,22 @@ class Brokers:
             if edges:
                 await broker.bundle_split.split(bundle, edges, keep=keep)
 
+    async def change(self, place: int) -> None:
+        """A setting of all brokers, or which of them may have the topics' bundles."""
+        broker = self.nodes[place].broker
+        self._number += 1
+        happens = self.rng.random()
+        with suppress(PulsarkError, TimeoutError):
+            if happens < 0.4:
+                await broker.dynamic_settings.set("maxTenants", f"{self._number}")
+            elif happens < 0.8:
+                only = self.rng.sample(range(self._places), self._places - 1)
+                await broker.resources.isolation.put(
+                    broker.settings.clusterName, "policy", _isolated([f"b{n}:.*" for n in only])
+                )
+            else:
+                await broker.resources.isolation.delete(broker.settings.clusterName, "policy")
+
     # -- what is checked ---
 
     def check_owners(self) -> None:
@@ -305,6 +322,7 @@ class Brokers:
                 await self.restart(place, killed=True)
         await asyncio.sleep(40)
         self.check_owners()
+        assert len({node.broker.settings.maxTenants for node in self.nodes}) == 1
         for name in self.confirmed:
             answers = [await self._settled(place, name) for place in range(len(self.nodes))]
             assert len({found.broker_id for found in answers}) == 1, f"{name}: {answers}"
@@ -338,3 +356,17 @@ class Brokers:
             f"{name} forgets what was acknowledged"
         )
         client.hang_up()
+
+
+def _isolated(primary: list[str]) -> dict[str, Any]:
+    """A policy for all namespaces of ``public``."""
+    failover = {
+        "policy_type": "min_available",
+        "parameters": {"min_limit": "1", "usage_threshold": "100"},
+    }
+    return {
+        "namespaces": ["public/.*"],
+        "primary": primary,
+        "secondary": [],
+        "auto_failover_policy": failover,
+    }

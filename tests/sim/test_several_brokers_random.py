@@ -75,8 +75,10 @@ async def step(brokers: Brokers) -> None:
         await node.broker.bundle_release.release(bundle, to)
     elif happens < 0.81:
         await node.broker.topics.unload(name)
-    elif happens < 0.85:
+    elif happens < 0.84:
         await brokers.delete(place)
+    elif happens < 0.86:
+        await brokers.change(place)
     elif happens < 0.92:
         store = brokers.store(place)
         store.cut_off()
