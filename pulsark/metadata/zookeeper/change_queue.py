@@ -126,11 +126,11 @@ class ChangeQueue:
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _step(self) -> None:
-        if self._again:
-            self._next = await self._newest()
-            self._again = False
-            self._missed()
         self._wake.clear()
+        if self._again:
+            self._again = False  # before the read: a connection may be lost during it
+            self._next = await self._newest()
+            self._missed()
         first = await self._client.get(node_of(self._next))
         if first is not None:
             await self._catch_up(first.data)

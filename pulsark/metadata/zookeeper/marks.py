@@ -41,6 +41,8 @@ class Marks:
         self._offset = 0
         self._frozen: int | None = 0
         """The last transaction of which a mark is given while the history is read again."""
+        self._events = 0
+        """How often the history has changed."""
         self._listeners: list[Callable[[int], None]] = []
         self._reading: asyncio.Task[None] | None = None
 
@@ -111,10 +113,14 @@ class Marks:
         return found, History(tuple(sessions), _number(found.changed + offset)), offset
 
     async def _read_again(self) -> None:
-        _, self._history, self._offset = await self._read()
+        events = -1
+        while events != self._events:  # what changes during the read is read, too
+            events = self._events
+            _, self._history, self._offset = await self._read()
         self._frozen = None
 
     def _changed(self) -> None:
+        self._events += 1
         if self._frozen is None:
             self._frozen = self._client.zxid
         if self._reading is None or self._reading.done():
