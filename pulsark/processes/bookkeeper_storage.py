@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress, parse_zookeeper
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
+from pulsark.metadata.zookeeper.lasting import LastingNodes
 from pulsark.processes.rack_source import RackSource
 from pulsark.storage.bookkeeper.encoder import LedgerKeys
 from pulsark.storage.bookkeeper.ids import LedgerIds
@@ -50,11 +51,13 @@ async def open_bookkeeper(
     """Connect; ``cleanup`` closes what was opened."""
     address = address_of(settings)
     # Its own session: BookKeeper may be in another ensemble than the metadata store.
-    zookeeper = await ZooKeeperClient.connect(
-        ZooKeeperAddress(address.hosts),
-        runtime.clock,
-        session_seconds=settings.metadataStoreSessionTimeoutMillis / 1000,
-        operation_seconds=settings.metadataStoreOperationTimeoutSeconds,
+    zookeeper = await LastingNodes.connect(
+        lambda: ZooKeeperClient.connect(
+            ZooKeeperAddress(address.hosts),
+            runtime.clock,
+            session_seconds=settings.metadataStoreSessionTimeoutMillis / 1000,
+            operation_seconds=settings.metadataStoreOperationTimeoutSeconds,
+        )
     )
     cleanup.push_async_callback(zookeeper.close)
     keys = LedgerKeys()

@@ -16,10 +16,10 @@ from pulsark.storage.bookkeeper.paths import (
 )
 
 if TYPE_CHECKING:
-    from pulsark.metadata.zookeeper.client import ZooKeeperClient
+    from pulsark.metadata.zookeeper.lasting import RawNodes
 
 
-async def new_cluster(zookeeper: ZooKeeperClient, root: str) -> None:
+async def new_cluster(zookeeper: RawNodes, root: str) -> None:
     """Let there be a cluster below ``root``; one that is there stays as it is.
 
     Bookies keep the instance's id and refuse to start in another cluster.

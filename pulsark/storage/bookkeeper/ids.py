@@ -14,7 +14,7 @@ from pulsark.errors import MetadataError, OutcomeUnknownError
 from pulsark.metadata.zookeeper.nodes import NodeExistsError, NoNodeError
 
 if TYPE_CHECKING:
-    from pulsark.metadata.zookeeper.client import ZooKeeperClient
+    from pulsark.metadata.zookeeper.lasting import RawNodes
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _ATTEMPTS: Final = 5
 class LedgerIds:
     """Gives out ids that no ledger of the cluster ever had, ascending."""
 
-    def __init__(self, zookeeper: ZooKeeperClient, root: str) -> None:
+    def __init__(self, zookeeper: RawNodes, root: str) -> None:
         self._zookeeper = zookeeper
         self._root = root
         self._high: int | None = None

@@ -25,7 +25,7 @@ from pulsark.storage.ledger.store import (
 
 if TYPE_CHECKING:
     from pulsark.metadata.store import MetadataStore
-    from pulsark.metadata.zookeeper.client import ZooKeeperClient
+    from pulsark.metadata.zookeeper.lasting import RawNodes
     from pulsark.storage.bookkeeper.encoder import LedgerKeys
     from pulsark.storage.bookkeeper.ids import LedgerIds
     from pulsark.storage.ledger.metadata import LedgerMetadata
@@ -38,7 +38,7 @@ _ATTEMPTS: Final = 5
 class BookKeeperCluster:
     """What all stores of a cluster's ledgers share."""
 
-    zookeeper: ZooKeeperClient
+    zookeeper: RawNodes
     root: str
     """The cluster's, below that of the client."""
     ids: LedgerIds

@@ -21,7 +21,7 @@ from pulsark.storage.proto.bookkeeper_pb2 import BookieServiceInfoFormat
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pulsark.metadata.zookeeper.client import ZooKeeperClient
+    from pulsark.metadata.zookeeper.lasting import RawNodes
     from pulsark.storage.bookkeeper.limits import ClientSettings
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class BookieRegistry(Mapping[str, BookKeeperBookie]):
 
     def __init__(
         self,
-        zookeeper: ZooKeeperClient,
+        zookeeper: RawNodes,
         root: str,
         keys: LedgerKeys,
         settings: ClientSettings | None = None,

@@ -1,0 +1,138 @@
+"""ZooKeeper's raw nodes over one session after the other.
+
+For who keeps nothing in ZooKeeper that belongs to a session: the client of BookKeeper. When a
+session is over, another one is begun; until it stands, calls are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
+
+from pulsark.errors import MetadataError
+from pulsark.metadata.zookeeper.nodes import ANY
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from pulsark.metadata.zookeeper.client import ZooKeeperClient
+    from pulsark.metadata.zookeeper.nodes import Node, Operation, Result
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 1.0
+
+
+class RawNodes(Protocol):
+    """What ``ZooKeeperClient`` has of nodes; its methods say more."""
+
+    async def get(self, path: str, changed: Callable[[], None] | None = None) -> Node | None: ...
+
+    async def children(self, path: str, changed: Callable[[], None] | None = None) -> list[str]: ...
+
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
+    ) -> str: ...
+
+    async def set(self, path: str, data: bytes, version: int = ANY) -> int: ...
+
+    async def delete(self, path: str, version: int = ANY) -> None: ...
+
+    async def multi(self, operations: Sequence[Operation]) -> list[Result]: ...
+
+    async def make(self, path: str) -> None: ...
+
+    async def sync(self, path: str = "/") -> None: ...
+
+    def on_regained(self, listener: Callable[[], None]) -> None: ...
+
+
+class LastingNodes:
+    """Implements ``RawNodes``. Watches end with their session; ``on_regained`` says when."""
+
+    def __init__(
+        self, client: ZooKeeperClient, connect: Callable[[], Awaitable[ZooKeeperClient]]
+    ) -> None:
+        self._connect = connect
+        self._regained: list[Callable[[], None]] = []
+        self._renewing: asyncio.Task[None] | None = None
+        self._closed = False
+        self._client = client
+        self._use(client)
+
+    @classmethod
+    async def connect(cls, connect: Callable[[], Awaitable[ZooKeeperClient]]) -> LastingNodes:
+        """Begin the first session; ``connect`` begins each."""
+        return cls(await connect(), connect)
+
+    async def close(self) -> None:
+        """End the session, and begin no other one."""
+        self._closed = True
+        if self._renewing is not None:
+            self._renewing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._renewing
+        await self._client.close()
+
+    def on_regained(self, listener: Callable[[], None]) -> None:
+        self._regained.append(listener)
+
+    async def get(self, path: str, changed: Callable[[], None] | None = None) -> Node | None:
+        return await self._client.get(path, changed)
+
+    async def children(self, path: str, changed: Callable[[], None] | None = None) -> list[str]:
+        return await self._client.children(path, changed)
+
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
+    ) -> str:
+        return await self._client.create(path, data, ephemeral=ephemeral, sequential=sequential)
+
+    async def set(self, path: str, data: bytes, version: int = ANY) -> int:
+        return await self._client.set(path, data, version)
+
+    async def delete(self, path: str, version: int = ANY) -> None:
+        await self._client.delete(path, version)
+
+    async def multi(self, operations: Sequence[Operation]) -> list[Result]:
+        return await self._client.multi(operations)
+
+    async def make(self, path: str) -> None:
+        await self._client.make(path)
+
+    async def sync(self, path: str = "/") -> None:
+        await self._client.sync(path)
+
+    def _use(self, client: ZooKeeperClient) -> None:
+        self._client = client
+        client.on_regained(self._tell)
+        client.session.on_end(self._renew)
+        if client.session.has_ended:
+            self._renew()
+
+    def _tell(self) -> None:
+        for listener in self._regained:
+            listener()
+
+    def _renew(self) -> None:
+        if not self._closed and (self._renewing is None or self._renewing.done()):
+            self._renewing = asyncio.get_running_loop().create_task(self._begin_another())
+
+    async def _begin_another(self) -> None:
+        former, said = self._client, ""
+        while True:
+            try:
+                client = await self._connect()
+            except MetadataError as e:
+                if str(e) != said:
+                    said = str(e)
+                    log.warning("no new session with ZooKeeper yet, will try again: %s", e)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            break
+        await former.close()
+        self._renewing = None
+        self._use(client)
+        self._tell()
