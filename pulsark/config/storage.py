@@ -61,6 +61,13 @@ class StorageSettings(QuotaSettings):
         "Where bookies of Apache BookKeeper register, zk://HOST:PORT/ledgers; empty: /ledgers "
         "below metadataStoreUrl",
     )
+    bookkeeperClientTimeoutInSeconds: int = setting(
+        5,
+        "s",
+        "A bookie of Apache BookKeeper that does not answer for so long is replaced in ledgers",
+        ge=1,
+        le=600,
+    )
     metadataStoreOperationTimeoutSeconds: int = setting(
         30, "s", "A write of the metadata store that takes longer fails", ge=1, le=3600
     )

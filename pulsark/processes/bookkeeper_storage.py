@@ -12,6 +12,7 @@ from pulsark.processes.rack_source import RackSource
 from pulsark.storage.bookkeeper.encoder import LedgerKeys
 from pulsark.storage.bookkeeper.ids import LedgerIds
 from pulsark.storage.bookkeeper.ledger_store import BookKeeperCluster, BookKeeperLedgerStore
+from pulsark.storage.bookkeeper.limits import ClientSettings
 from pulsark.storage.bookkeeper.registry import BookieRegistry
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ async def open_bookkeeper(
     )
     cleanup.push_async_callback(zookeeper.close)
     keys = LedgerKeys()
-    bookies = BookieRegistry(zookeeper, address.root, keys)
+    seconds = float(settings.bookkeeperClientTimeoutInSeconds)
+    client = ClientSettings(add_seconds=seconds, read_seconds=seconds)
+    bookies = BookieRegistry(zookeeper, address.root, keys, client)
     cleanup.push_async_callback(bookies.close)
     await bookies.start()
     racks = RackSource(metadata, bookies.set_racks)
