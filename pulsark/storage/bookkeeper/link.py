@@ -102,14 +102,15 @@ class Link:
                 if channel.error is not None:
                     raise channel.error
             except (OSError, StorageError, MetadataError, TimeoutError) as e:
-                channel.fail(StorageError(f"bookie {self._bookie_id}: {e}"))
-                if str(e) != said:
-                    said = str(e)
+                reason = str(e) or f"no connection within {self._settings.connect_seconds:g} s"
+                channel.fail(StorageError(f"bookie {self._bookie_id}: {reason}"))
+                if reason != said:
+                    said = reason
                     log.warning(
                         "cannot connect to bookie %s at %s:%d, will try again: %s",
                         self._bookie_id,
                         *address,
-                        e or type(e).__name__,
+                        reason,
                     )
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, RETRY_SECONDS_MAX)
