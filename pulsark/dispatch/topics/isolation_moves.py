@@ -1,6 +1,6 @@
 """Bundles that a new isolation policy takes away from this broker are moved to another one.
 
-Each broker does it for what it has. A bundle stays if there is nobody for it.
+Each broker does it for what it has. A bundle stays for as long as there is nobody for it.
 """
 
 from __future__ import annotations
@@ -37,43 +37,37 @@ class IsolationMoves:
         self._candidates = candidates
         self._isolation = isolation
         self._release = release
-        self._again = False
         self._moving: asyncio.Task[None] | None = None
         isolation.changed = self._look_soon
 
     def close(self) -> None:
-        """Move nothing more."""
-        self._again = False
+        """Move nothing more. What is on its way goes on."""
         if self._moving is not None:
             self._moving.cancel()
 
     def _look_soon(self) -> None:
-        self._again = bool(self._isolation.policies)
-        is_free = self._moving is None or self._moving.done()
-        if self._again and is_free and not self._registry.is_alone:
+        self.close()  # it may be waiting for a broker that the policies before were about
+        if self._isolation.policies:
             work = until_read(self._move, "bundles are not where isolation policies want them")
             self._moving = asyncio.create_task(work)
 
     async def _move(self) -> None:
         """One after the other, for the sake of the clients. Raises if some are left."""
         failed: PulsarkError | None = None
-        while self._again:
-            self._again, failed = False, None
-            given: dict[str, str] = {}
-            for bundle in self._ownership.owned():
-                try:
-                    to = await self._other(bundle, given)
-                    if to is not None:
-                        given[bundle] = to
-                        await self._release.release(bundle, to)
-                except PulsarkError as error:
-                    failed = error
+        given: dict[str, str] = {}
+        for bundle in self._ownership.owned():
+            try:
+                to = await self._other(bundle, given)
+                if to is not None:
+                    given[bundle] = to
+                    await self._release.release(bundle, to)
+            except PulsarkError as error:
+                failed = error
         if failed is not None:
-            self._again = True
             raise failed
 
     async def _other(self, bundle: str, given: dict[str, str]) -> str | None:
-        """Who is to have a bundle that is at the wrong broker."""
+        """Who is to have a bundle that is at the wrong broker. Raises if there is nobody now."""
         from pulsark.dispatch.brokers.isolation import policy_for  # for clusters with policies
 
         policy = policy_for(namespace_of(bundle), self._isolation.policies)
@@ -82,9 +76,6 @@ class IsolationMoves:
             return None
         if self._candidates.may_have(own.broker_id, bundle):
             return None
-        try:
-            found = self._candidates.of(bundle, persistent=own.serves(persistent=True))
-        except PulsarkError:
-            return None
+        found = self._candidates.of(bundle, persistent=own.serves(persistent=True))
         beside = await self._candidates.beside(bundle)
         return choose(bundle, found, given.values(), beside.held(given))

@@ -22,6 +22,16 @@ from tests.support.broker_clients import NAME, TOPIC, BrokerInMemory, Client, Co
 from tests.support.wire_frames import publish
 
 NOT_READY = int(ServerError.ServiceNotReady)
+ONLY_TWO = {
+    "namespaces": ["public/.*"],
+    "primary": ["b2.*"],
+    "secondary": [],
+    "auto_failover_policy": {
+        "policy_type": "min_available",
+        "parameters": {"min_limit": "1", "usage_threshold": "100"},
+    },
+}
+"""An isolation policy."""
 
 
 async def attached(broker: BrokerInMemory) -> Client:
@@ -626,17 +636,36 @@ async def test_what_an_isolation_policy_takes_away_goes_even_if_it_does_not_go_a
         return await release(bundle, to)
 
     monkeypatch.setattr(broker.broker.bundle_release, "release", release_or_fail)
-    only_two = {
-        "namespaces": ["public/.*"],
-        "primary": ["b2.*"],
-        "secondary": [],
-        "auto_failover_policy": {
-            "policy_type": "min_available",
-            "parameters": {"min_limit": "1", "usage_threshold": "100"},
-        },
-    }
-    await broker.broker.resources.isolation.put("standalone", "p", only_two)
+    await broker.broker.resources.isolation.put("standalone", "p", ONLY_TWO)
     await asyncio.sleep(60)
     assert failures == []
     assert broker.broker.ownership.owned() == []
     assert two.broker.ownership.owned() == bundles
+
+
+@scenario()
+async def test_what_an_isolation_policy_takes_away_waits_for_who_may_have_it(broker) -> None:
+    await attached(broker)
+    bundles = broker.broker.ownership.owned()
+    await broker.broker.resources.isolation.put("standalone", "p", ONLY_TWO)
+    await asyncio.sleep(100)
+    assert broker.broker.ownership.owned() == bundles
+    two = await broker.another()
+    await asyncio.sleep(40)
+    assert broker.broker.ownership.owned() == []
+    assert two.broker.ownership.owned() == bundles
+
+
+@scenario()
+async def test_a_new_isolation_policy_does_not_wait_for_who_the_one_before_was_about(
+    broker,
+) -> None:
+    await attached(broker)
+    two = await broker.another()
+    nobody = {**ONLY_TWO, "primary": ["nobody"]}
+    await broker.broker.resources.isolation.put("standalone", "p", nobody)
+    await asyncio.sleep(100)
+    await broker.broker.resources.isolation.put("standalone", "p", ONLY_TWO)
+    await asyncio.sleep(0.5)
+    assert broker.broker.ownership.owned() == []
+    assert len(two.broker.ownership.owned()) == 1
