@@ -13,6 +13,7 @@ from pulsark.storage.bookkeeper.encoder import LedgerKeys
 from pulsark.storage.bookkeeper.ids import LedgerIds
 from pulsark.storage.bookkeeper.ledger_store import BookKeeperCluster, BookKeeperLedgerStore
 from pulsark.storage.bookkeeper.limits import ClientSettings
+from pulsark.storage.bookkeeper.paths import CLUSTER
 from pulsark.storage.bookkeeper.registry import BookieRegistry
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
     from pulsark.storage.ledger.store import LedgerStore
-
-LEDGERS = "/ledgers"
-"""Below the metadata store's root, unless ``bookkeeperMetadataServiceUri`` is set. As in Pulsar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +34,14 @@ class BookKeeperStorage:
 
 
 def address_of(settings: Settings) -> ZooKeeperAddress:
-    """Where the cluster of bookies is; ``ConfigError`` if the settings name no ZooKeeper."""
+    """Where the cluster of bookies is; ``ConfigError`` if the settings name no ZooKeeper.
+
+    Without ``bookkeeperMetadataServiceUri`` it is below the metadata store's root, as in Pulsar.
+    """
     if settings.bookkeeperMetadataServiceUri:
         return parse_zookeeper(settings.bookkeeperMetadataServiceUri)
     store = parse_zookeeper(settings.metadataStoreUrl)
-    return ZooKeeperAddress(store.hosts, store.root + LEDGERS)
+    return ZooKeeperAddress(store.hosts, f"{store.root}/{CLUSTER}")
 
 
 async def open_bookkeeper(

@@ -40,6 +40,7 @@ from pulsark.processes.maven import class_path
 from pulsark.processes.until_signal import serve_until_signal
 from pulsark.processes.zookeeper_server import ZooKeeperServer
 from pulsark.runtime import lock_directory
+from pulsark.storage.bookkeeper.paths import CLUSTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +61,6 @@ _PORTS: Final = {
 """By the name of an address: the setting of its port."""
 
 TABLES: Final = "tables"
-LEDGERS: Final = "/ledgers"
 
 
 class LocalCluster:
@@ -133,7 +133,7 @@ class LocalCluster:
         async with asyncio.TaskGroup() as starting:
             for number in range(1, self._settings.bookies + 1):
                 name = f"bookie-{number}"
-                ledgers = f"{self._zookeeper}{LEDGERS}"
+                ledgers = f"{self._zookeeper}/{CLUSTER}"
                 bookie = BookieServer(name, self._data / name, ledgers, jars)
                 starting.create_task(self._start_server(name, bookie))
 
@@ -152,7 +152,7 @@ class LocalCluster:
 
     @property
     def _ledgers(self) -> str:
-        return f"zk://{self._zookeeper}{LEDGERS}"
+        return f"zk://{self._zookeeper}/{CLUSTER}"
 
     def _of_cluster(self) -> Settings:
         """The settings, with the addresses of what this process started."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Final
 
+CLUSTER: Final = "ledgers"
+"""The usual name of the root."""
 AVAILABLE: Final = "available"
 """Has a node for each bookie that may be written."""
 READ_ONLY: Final = "available/readonly"
