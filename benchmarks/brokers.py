@@ -37,6 +37,7 @@ class Broker(ABC):
     def __init__(self, home: Path) -> None:
         self.home = home
         self.port = free_port()
+        self.web_port = free_port()
         self.tls_port = free_port()
         self.certificate: Certificate | None = None
         """What it shows on a port for TLS; without one it has no such port."""
@@ -45,6 +46,10 @@ class Broker(ABC):
     @property
     def url(self) -> str:
         return f"pulsar://127.0.0.1:{self.port}"
+
+    @property
+    def admin_url(self) -> str:
+        return f"http://127.0.0.1:{self.web_port}"
 
     @property
     def tls_options(self) -> dict[str, str]:
@@ -131,13 +136,8 @@ class Pulsark(Broker):
 
     def __init__(self, home: Path, checkout: Path = ROOT, **settings: object) -> None:
         super().__init__(home)
-        self.web_port = free_port()
         self._checkout = checkout
         self._settings = settings
-
-    @property
-    def admin_url(self) -> str:
-        return f"http://127.0.0.1:{self.web_port}"
 
     def prepare(self) -> None:
         """Nothing to fetch."""
@@ -194,6 +194,10 @@ class Pulsar(Broker):
         ),
     }
 
+    def __init__(self, home: Path, **settings: object) -> None:
+        super().__init__(home)
+        self._settings = settings
+
     def prepare(self) -> None:
         class_path(self.LOCK)
 
@@ -224,8 +228,9 @@ class Pulsar(Broker):
             "bindAddress": "127.0.0.1",
             "advertisedAddress": "127.0.0.1",
             "brokerServicePort": self.port,
-            "webServicePort": free_port(),
+            "webServicePort": self.web_port,
             **self._tls_settings(),
+            **self._settings,
         }
         return "\n" + "".join(f"{key}={value}\n" for key, value in settings.items())
 
