@@ -228,6 +228,16 @@ def test_no_header_makes_a_role(ask: Ask, header: str, role: str | None) -> None
     refused(ask("GET", path, role=role, **{header: PROXIES[header]}), 401, 403)
 
 
+@pytest.mark.parametrize("role", [None, ATTACKER])
+def test_nobody_is_a_broker_who_says_so(broker: Secured, ask: Ask, role: str | None) -> None:
+    for value in ("e30.00", "x" * 8000, "." * 100, "{}.") * 10:
+        answer = ask("GET", TENANT, role=role, X_Pulsark_Broker_Call=value)
+        assert answer.status in (400, 403, 431)
+    lines = broker.log_path.read_text().splitlines()
+    warned = [each for each in lines if "WARNING" in each and "claims to come from" in each]
+    assert 1 <= len(warned) <= 2, "once a minute"
+
+
 @pytest.mark.parametrize("header", ["X_HTTP_Method_Override", "X_Method_Override", "X_HTTP_Method"])
 def test_a_method_cannot_be_overridden(ask: Ask, header: str) -> None:
     path = f"/admin/v2/namespaces/{ATTACKED}"
