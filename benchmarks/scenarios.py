@@ -239,7 +239,7 @@ V5_SCENARIOS = (
 CLUSTER_SCENARIOS = (
     _publish(
         "cluster-batched-1k",
-        "batched, 1 KiB, 3 bookies",
+        "cluster batched, 1 KiB",
         batching=True,
         size=1024,
         pending=0,
@@ -247,13 +247,13 @@ CLUSTER_SCENARIOS = (
     ),
     _publish(
         "cluster-unbatched",
-        "unbatched, 3 bookies",
+        "cluster unbatched",
         batching=False,
         size=1024,
         pending=OUTSTANDING,
         threshold=1.0,
     ),
-    _lone("cluster-lone", "lone, 3 bookies", threshold=0.8),
+    _lone("cluster-lone", "cluster lone", threshold=0.8),
 )
 """Of two brokers on each side, over the same three bookies."""
 
