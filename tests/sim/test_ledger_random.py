@@ -6,6 +6,7 @@ written. At the end everything heals, and one more owner opens the topic.
 
 * What anybody ever confirmed is there, under its id, and nothing that was not appended.
 * An owner that was replaced confirms nothing that its successor does not have.
+* What a writer counts is on bookies that are named for it.
 * What recovery found above the last confirmed entry is on every bookie of its ensemble.
 * No ledger is closed at an end behind which its writer may yet confirm something; none that is
   closed changes (``ledger_ends``).
@@ -29,7 +30,7 @@ from pulsark.metadata.paths import ledger_path
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import Runtime
 from pulsark.storage.ledger.manager import LedgerManager
-from pulsark.storage.ledger.metadata import LedgerMetadata, decode_ledger_metadata
+from pulsark.storage.ledger.metadata import LedgerMetadata, LedgerState, decode_ledger_metadata
 from pulsark.storage.managed_ledger.managed_ledger import ManagedLedger, ManagedLedgerConfig
 from pulsark.wire.position import Position
 from tests.sim.auto_recovery import AutoRecovery
@@ -141,7 +142,7 @@ class World:
         others = AutoRecovery(self.tree, self.bookies, links, self.runtime, self.rng)
 
         async def life() -> None:
-            for _ in range(self.rng.randint(1, 6)):
+            for _ in range(self.rng.randint(1, 20)):
                 await others.run()
                 await asyncio.sleep(self.rng.uniform(0, 0.02))
 
@@ -169,6 +170,7 @@ class World:
                 number += 1
                 self.appended.add(entry)
                 managed.append(entry, entry)
+            self._check_slots(managed)
             await asyncio.sleep(self.rng.choice((0, 0, 0.001, 0.01)))
 
     def _cut(self, owner: Owner) -> None:
@@ -189,7 +191,11 @@ class World:
             if alone or self.rng.random() < 0.5:
                 owner.die()
             self._mend(owner)
-        await asyncio.wait([owner.life for owner in self.owners if owner.life is not None])
+        lives = [owner.life for owner in self.owners if owner.life is not None]
+        await asyncio.wait(lives)
+        for life in lives:
+            if not life.cancelled():
+                life.result()
         for bookie in self.bookies.values():
             bookie.down = bookie.read_only = False
         self.weather.clear()
@@ -217,6 +223,26 @@ class World:
         self._check_copies(found)
         again = dict(await read_all(await self.open(self.new_owner())))
         assert {p: e for p, e in again.items() if e != b"afterwards"} == found
+
+    def _check_slots(self, managed: ManagedLedger) -> None:
+        """What a writer counts is on bookies that whoever recovers the ledger will ask."""
+        writer = managed._last.writer
+        if writer is None or writer.error is not None or writer._striped:
+            return
+        found = self.tree.get(ledger_path(writer.ledger_id))
+        assert found is not None
+        stored = decode_ledger_metadata(writer.ledger_id, found.value)
+        if stored.state is not LedgerState.OPEN:
+            return
+        first = writer.metadata.ensembles[-1].first_entry_id
+        for slot in writer._slots:
+            if slot.failed or slot.confirmed < first:
+                continue
+            name = slot.bookie.bookie_id
+            assert name in stored.ensembles[-1].bookies, f"{stored}: {name} counts"
+            held = self.bookies[name].entries(writer.ledger_id)
+            missing = [e for e in range(first, slot.confirmed + 1) if e not in held]
+            assert not missing, f"{name} counts for {missing} of ledger {writer.ledger_id}"
 
     def _ledgers(self) -> dict[int, LedgerMetadata]:
         found = {}
