@@ -230,7 +230,7 @@ def test_no_header_makes_a_role(ask: Ask, header: str, role: str | None) -> None
 
 @pytest.mark.parametrize("role", [None, ATTACKER])
 def test_nobody_is_a_broker_who_says_so(broker: Secured, ask: Ask, role: str | None) -> None:
-    for value in ("e30.00", "x" * 8000, "." * 100, "{}.") * 10:
+    for value in ("e30.00", "x" * 8000, "." * 100, "{}.") * 3:
         answer = ask("GET", TENANT, role=role, X_Pulsark_Broker_Call=value)
         assert answer.status in (400, 403, 431)
     lines = broker.log_path.read_text().splitlines()
