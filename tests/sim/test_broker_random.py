@@ -19,7 +19,7 @@ from pulsark.dispatch.producer.deduplication import Deduplication
 from pulsark.dispatch.subscription.acknowledgements import Acknowledgements
 from pulsark.dispatch.subscription.dispatcher import Dispatcher
 from pulsark.dispatch.subscription.key_shared import KeyShared
-from pulsark.dispatch.tables import erasure
+from pulsark.dispatch.tables import erasing_here
 from pulsark.storage.bookie.journal_format import GROUP_HEAD_SIZE
 from pulsark.storage.bookie.segment_writer import SegmentWriter
 from pulsark.storage.cursor.state import CursorState
@@ -110,7 +110,7 @@ def deduplication_marks_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
 
 def what_was_erased_stays_in_memory(patch: pytest.MonkeyPatch) -> None:
     """The cache of a topic, and what its subscriptions have read ahead."""
-    patch.setattr(erasure, "_forget_content", lambda topic: None)
+    patch.setattr(erasing_here, "_forget_content", lambda topic: None)
     patch.setattr(Acknowledgements, "from_others", lambda self, acks: None)
 
 
