@@ -53,7 +53,7 @@ class Shifted:
     ) -> None:
         if run.confirmed_bytes >= 0:
             self._measured.add(run.ledger_id)
-        run = replace(run, ledger_id=run.ledger_id + self._base)
+        run = run._replace(ledger_id=run.ledger_id + self._base)
         self._bookie.append(run, done, recovery=recovery, reserve=reserve)
 
     async def read(self, ledger_id: int, *where: int) -> list[tuple[int, bytes]]:
