@@ -48,8 +48,10 @@ class JavaProcess:
             )
 
     def pause(self) -> None:
-        """Stop the process without ending it, as a machine that hangs."""
-        self._signal(signal.SIGSTOP)
+        """Stop the process without ending it, as a machine that hangs. Blocks until it stands."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let a paused process go on."""

@@ -14,6 +14,7 @@ import pulsar
 import pytest
 
 from tests.support.python_client import connect, connected
+from tests.support.several_brokers import wait_for
 from tests.support.standalone import Standalone
 
 SEALING = {
@@ -90,6 +91,8 @@ def test_backups_while_messages_are_published(tmp_path: Path, bookies: int, time
         backups = []
         for number in range(times):
             time.sleep(1.5)
+            if number == times - 1:
+                wait_for(lambda: any((tmp_path / "data").rglob("*.parquet")), 60)
             before = {topic: len(done) for topic, done in publisher.acknowledged.items()}
             target = tmp_path / f"backup-{number}"
             said = pulsark("backup", target, "--data-dir", tmp_path / "data", "--json")
