@@ -99,13 +99,13 @@ class ZooKeeperServer:
 
 
 async def is_serving(port: int, host: str = HOST, seconds: float = 1.0) -> bool:
-    """Whether a server answers ``ruok``: an open port alone says nothing."""
+    """Whether a server says that it serves: an open port, or ``ruok``, alone says nothing."""
     try:
         async with asyncio.timeout(seconds):
             reader, writer = await asyncio.open_connection(host, port)
             try:
-                writer.write(b"ruok")
-                return await reader.read(4) == b"imok"
+                writer.write(b"isro")
+                return await reader.read(2) == b"rw"
             finally:
                 writer.close()
     except (OSError, TimeoutError):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pulsark.errors import MetadataError, MetadataRefusedError, OutcomeUnknownError
+from pulsark.metadata.zookeeper import connection
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress
 from pulsark.metadata.zookeeper.nodes import (
     CheckNode,
@@ -35,6 +36,39 @@ async def until(holds: Callable[[], object]) -> None:
     async with asyncio.timeout(MANY_SECONDS):
         while not holds():  # noqa: ASYNC110 - another process decides
             await asyncio.sleep(0.01)
+
+
+def test_a_server_that_takes_a_connection_and_never_answers_is_left_soon(
+    zookeeper: ZooKeeperAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that has not quite started: the session's timeout would be too long a wait."""
+    monkeypatch.setattr(connection, "HANDSHAKE_SECONDS", 0.3)
+    taken: list[asyncio.StreamWriter] = []
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        taken.append(writer)
+        if len(taken) > 1:
+            host, _, port = zookeeper.hosts.partition(":")
+            server = await asyncio.open_connection(host, int(port))
+            await asyncio.gather(pump(reader, server[1]), pump(server[0], writer))
+
+    async def scenario() -> None:
+        listener = await asyncio.start_server(relay, "127.0.0.1", 0)
+        port = listener.sockets[0].getsockname()[1]
+        address = ZooKeeperAddress(f"127.0.0.1:{port}", zookeeper.root)
+        client = await connected(address, session=30)
+        assert len(taken) == 2
+        await client.close()
+        listener.close()
+        for writer in taken:
+            writer.close()
+
+    asyncio.run(scenario())
 
 
 def test_nodes_are_created_changed_listed_and_deleted(zookeeper: ZooKeeperAddress) -> None:

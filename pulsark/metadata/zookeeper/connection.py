@@ -33,6 +33,9 @@ _kazoo_log.setLevel(logging.ERROR)
 
 _PAUSE_SECONDS_MAX: Final = 1.0
 _STOP_SECONDS: Final = 3.0
+HANDSHAKE_SECONDS: Final = 5.0
+"""How long a server may take to accept a connection, and to answer the first request. One that has
+not quite started may never answer; kazoo would wait for the session's timeout."""
 AT_ONCE: Final = 500
 """Answers that one turn of the event loop takes: a few milliseconds."""
 
@@ -91,6 +94,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def dispatch_callback(self, callback: Any) -> None:
         self._post(callback.func, *callback.args)
 
+    def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
+        timeout = min(timeout, HANDSHAKE_SECONDS)
+        return super().create_connection(*args, timeout=timeout, **kwargs)
+
 
 class Connection:
     """A connection that is made again whenever it breaks, until the session is over."""
@@ -126,6 +133,8 @@ class Connection:
         inner = self._client._connection
         self._connect = inner._connect
         inner._connect = self._connect_once
+        self._invoke = inner._invoke
+        inner._invoke = self._invoke_soon
         self._client.add_listener(self._changed)
 
     @property
@@ -190,6 +199,9 @@ class Connection:
             read_timeout * 1.5 / 1000,
         )  # fmt: skip
         return read_timeout, connect_timeout
+
+    def _invoke_soon(self, timeout: float, *request: Any) -> Any:
+        return self._invoke(min(timeout, HANDSHAKE_SECONDS), *request)
 
     def _changed(self, state: str) -> None:
         if state == KazooState.SUSPENDED:
