@@ -35,6 +35,9 @@ SILENT_BEATS_MAX: Final = 12
 """A ready process that misses this many beats is killed: its event loop is blocked and its metadata
 session has expired. The supervisor counts its own beats, so a paused machine kills no process."""
 
+LAST_WORDS_SECONDS: Final = 1.0
+"""How long the socket of a process that has ended is read."""
+
 _REPORT_BYTES_MAX: Final = 1 << 20
 
 
@@ -121,19 +124,14 @@ class KeptChild:
         if self._stopping.is_set():
             self._signal(signal.SIGTERM)
         reader, writer = await asyncio.open_connection(sock=ours, limit=_REPORT_BYTES_MAX)
+        writer.write(duty.encode())
+        hearing = self._loop.create_task(self._hear_all(reader))
         try:
-            writer.write(duty.encode())
-            while line := await reader.readline():
-                self._silent_beats = 0
-                if line != BEAT:
-                    self._hear(json.loads(line))
-        except ConnectionError:
-            pass  # the process died; ``finally`` waits for it
-        except ValueError as error:
-            log.error("%s sent an invalid report (%s): killing it", self.name, error)
-            self._signal(signal.SIGKILL)
-        finally:
             code = await process.wait()
+            # What it said last is read, but a process that it left behind may hold its socket.
+            await asyncio.wait({hearing}, timeout=LAST_WORDS_SECONDS)
+        finally:
+            hearing.cancel()
             writer.close()
             self._process = None
             if self._watch is not None:
@@ -141,6 +139,18 @@ class KeptChild:
                 self._watch = None
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         return f"(process {process.pid}) {how}"
+
+    async def _hear_all(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while line := await reader.readline():
+                self._silent_beats = 0
+                if line != BEAT:
+                    self._hear(json.loads(line))
+        except ConnectionError:
+            pass  # the process died, which ``_live`` waits for
+        except ValueError as error:
+            log.error("%s sent an invalid report (%s): killing it", self.name, error)
+            self._signal(signal.SIGKILL)
 
     async def _started(self, duty: Duty) -> tuple[socket.socket, Process]:
         ours, theirs = socket.socketpair()

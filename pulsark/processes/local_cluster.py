@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pulsark.processes.kept_server import Server
 
 BROKER_STOP_SECONDS: Final = 20.0
+ZOOKEEPER: Final = "zookeeper"
 READY_NAME: Final = "cluster.json"
 _PORTS: Final = {
     "brokerServiceUrl": "brokerServicePort",
@@ -126,22 +127,30 @@ class LocalCluster:
 
     async def _start_servers(self, jars: str) -> None:
         zookeeper = ZooKeeperServer(self._data / "zookeeper")
-        await self._start_server("zookeeper", zookeeper)
+        self._cleanup.push_async_callback(self._stop_zookeeper)
+        await self._start_server(ZOOKEEPER, zookeeper)
         self._zookeeper = zookeeper.address
         # What is there stays.
         await initialize_cluster(self._of_cluster(), {})
-        async with asyncio.TaskGroup() as starting:
-            for number in range(1, self._settings.bookies + 1):
-                name = f"bookie-{number}"
-                ledgers = f"{self._zookeeper}/{CLUSTER}"
-                bookie = BookieServer(name, self._data / name, ledgers, jars)
-                starting.create_task(self._start_server(name, bookie))
+        self._cleanup.push_async_callback(self._stop_bookies)
+        ledgers = f"{self._zookeeper}/{CLUSTER}"
+        bookies = {
+            name: BookieServer(name, self._data / name, ledgers, jars)
+            for name in (f"bookie-{number + 1}" for number in range(self._settings.bookies))
+        }
+        await asyncio.gather(*[self._start_server(*bookie) for bookie in bookies.items()])
 
     async def _start_server(self, name: str, server: Server) -> None:
         kept = self._servers[name] = KeptServer(name, server)
-        self._cleanup.push_async_callback(kept.stop)
         await kept.start()
         self._tell(f"{name} serves (process {kept.pid})")
+
+    async def _stop_bookies(self) -> None:
+        bookies = [each for name, each in self._servers.items() if name != ZOOKEEPER]
+        await asyncio.gather(*[bookie.stop() for bookie in bookies])
+
+    async def _stop_zookeeper(self) -> None:
+        await self._servers[ZOOKEEPER].stop()
 
     async def _stop_brokers(self) -> None:
         await asyncio.gather(*[broker.stop(BROKER_STOP_SECONDS) for broker in self._brokers])

@@ -95,6 +95,28 @@ def test_one_that_dies_is_restarted(
     assert all("was ended by SIGKILL" in text for text in said)
 
 
+def test_one_that_dies_and_leaves_a_child_with_its_socket_is_restarted(
+    kept: Callable[..., None],
+) -> None:
+    async def scenario(child: KeptChild, ready: Ready) -> None:
+        first, left = await ready.next(), await ready.next()
+        try:
+            os.kill(first, signal.SIGKILL)
+            second = await ready.next()
+            assert second not in (first, left)
+        finally:
+            os.kill(left, signal.SIGKILL)
+            os.kill(await ready.next(), signal.SIGKILL)
+
+    leave = """
+left = os.fork()
+if not left:
+    time.sleep(600)
+say(b'{"ready": {"pid": %d}}' % left)
+"""
+    kept(READY + leave + UNTIL_THE_END, scenario)
+
+
 def test_one_that_never_was_ready_is_an_error_with_its_reason(kept: Callable[..., None]) -> None:
     async def scenario(child: KeptChild, _: Ready) -> None:
         with pytest.raises(ConfigError, match=r"^port 1 is in use$"):
