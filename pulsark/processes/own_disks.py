@@ -11,7 +11,6 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from pulsark.config.store_urls import store_url
-from pulsark.errors import BadVersionError
 from pulsark.metadata.sqlite import SqliteMetadataStore
 from pulsark.processes.joined_metadata import join_metadata
 from pulsark.storage.bookie.fleet import (
@@ -119,6 +118,4 @@ async def open_roots(
     roots = list(map(absolute, roots))
     options = ObjectStoreOptions.of(settings)
     files = files_of_roots(roots, runtime.disk, options, runtime.clock)
-    while True:
-        with contextlib.suppress(BadVersionError):  # another broker starts with them as well
-            return await commission(roots, metadata, runtime, files=files, adopt=adopt)
+    return await commission(roots, metadata, runtime, files=files, adopt=adopt)

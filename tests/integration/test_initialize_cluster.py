@@ -4,43 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
-from collections.abc import Callable
 
 import pytest
 
-from pulsark.cli import main
 from pulsark.errors import MetadataError
 from pulsark.metadata.initialisation import check_initialized
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.metadata.zookeeper.store import ZooKeeperMetadataStore
 from pulsark.runtime import Runtime, SystemClock
-
-COMMAND = "initialize-cluster-metadata"
-URLS = ("--web-service-url", "http://h:8080", "--broker-service-url", "pulsar://h:6650")
+from tests.support.initialize_command import COMMAND, URLS, RunCommand, command
 
 
 @pytest.fixture
-def run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str]]:
-    def run_one(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["pulsark", COMMAND, *words])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        said = capsys.readouterr()
-        return code, said.out + said.err
-
-    return run_one
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunCommand:
+    return command(monkeypatch, capsys)
 
 
 @pytest.mark.feature("F60", "F68")
 def test_a_cluster_is_made_once_and_its_brokers_find_it(
-    zookeeper: ZooKeeperAddress, run: Callable[..., tuple[int, str]]
+    zookeeper: ZooKeeperAddress, run: RunCommand
 ) -> None:
     options = ("--cluster", "c", "--metadata-store", str(zookeeper), *URLS)
 
@@ -86,7 +69,7 @@ def test_a_cluster_is_made_once_and_its_brokers_find_it(
 
 @pytest.mark.feature("F69")
 def test_what_clusters_share_is_made_in_the_configuration_store(
-    zookeeper: ZooKeeperAddress, run: Callable[..., tuple[int, str]]
+    zookeeper: ZooKeeperAddress, run: RunCommand
 ) -> None:
     shared = ZooKeeperAddress(zookeeper.hosts, f"{zookeeper.root}/shared")
     for name in ("one", "two"):

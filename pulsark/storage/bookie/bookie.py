@@ -47,6 +47,20 @@ class EntryRun(NamedTuple):
         )
 
 
+def last_of(count: int, done: Done) -> Done:
+    """Calls ``done`` with the first error of ``count`` parts once all are answered."""
+    left, first = count, None
+
+    def answered(error: BaseException | None) -> None:
+        nonlocal left, first
+        left -= 1
+        first = first or error
+        if left == 0:
+            done(first)
+
+    return answered
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerTail:
     """What one bookie knows of a ledger's end.

@@ -12,7 +12,7 @@ from pulsark.errors import (
     NoSuchLedgerError,
     StorageError,
 )
-from pulsark.storage.bookie.bookie import LedgerTail
+from pulsark.storage.bookie.bookie import LedgerTail, last_of
 from pulsark.storage.bookkeeper.channel import refusal
 from pulsark.storage.bookkeeper.limits import (
     GAP_ENTRIES_MAX,
@@ -125,7 +125,7 @@ class BookKeeperBookie:
             largest = max(part.frames.largest for part in parts)
             if largest <= self._settings.frame_bytes_max:
                 if len(parts) > 1:
-                    done = _last_of(len(parts), done)
+                    done = last_of(len(parts), done)
                 for part in parts:
                     channel.add(run.ledger_id, part.first, part.entries, part.frames, done)
                 return
@@ -280,17 +280,3 @@ class BookKeeperBookie:
                     if attempt:
                         raise
         raise AssertionError("not reached")
-
-
-def _last_of(count: int, done: Done) -> Done:
-    """Calls ``done`` with the first error of ``count`` parts once all are answered."""
-    left, first = count, None
-
-    def answered(error: BaseException | None) -> None:
-        nonlocal left, first
-        left -= 1
-        first = first or error
-        if left == 0:
-            done(first)
-
-    return answered

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pulsark.errors import BookieAwayError, ProtocolError, StorageError
+from pulsark.storage.bookie.bookie import last_of
 from pulsark.storage.bookie.journal_format import TABLE_ENTRY, Kind, encode_record
 from pulsark.storage.remote_bookie.limits import BOOKIE_PENDING_BYTES_MAX, BOOKIE_RUN_BYTES_MAX
 from pulsark.storage.remote_bookie.link import Link
@@ -132,7 +133,7 @@ class RemoteBookie:
     ) -> None:
         parts = _parts(run, BOOKIE_RUN_BYTES_MAX)
         if len(parts) > 1:
-            done = _last_of(len(parts), done)
+            done = last_of(len(parts), done)
         flags = (Flag.RECOVERY if recovery else 0) | (Flag.RESERVE if reserve else 0)
         for part in parts:
             self._append(part, flags, done)
@@ -242,17 +243,3 @@ def _parts(run: EntryRun, bytes_max: int) -> list[EntryRun]:
         before += len(payload)
     parts.append(run.part(start, len(run.payloads), skipped))
     return parts
-
-
-def _last_of(count: int, done: Done) -> Done:
-    """Calls ``done`` with the first error of ``count`` parts once all are answered."""
-    left, first = count, None
-
-    def answered(error: BaseException | None) -> None:
-        nonlocal left, first
-        left -= 1
-        first = first or error
-        if left == 0:
-            done(first)
-
-    return answered

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-
 import pytest
 
-from pulsark.cli import main
-
-COMMAND = "initialize-cluster-metadata"
-URLS = ("--web-service-url", "http://h:8080", "--broker-service-url", "pulsar://h:6650")
+from tests.support.initialize_command import URLS, RunCommand, command
 
 
 @pytest.fixture
-def run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str]]:
-    def run_one(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["pulsark", COMMAND, *words])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        said = capsys.readouterr()
-        return code, said.out + said.err
-
-    return run_one
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunCommand:
+    return command(monkeypatch, capsys)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +33,7 @@ def run(
     ],
 )
 def test_wrong_options_are_named_before_anything_is_made(
-    run: Callable[..., tuple[int, str]], more: tuple[str, ...], words: str
+    run: RunCommand, more: tuple[str, ...], words: str
 ) -> None:
     code, said = run("--cluster", "c", "--metadata-store", "zk:none.invalid:1", *URLS, *more)
     assert (code, words in said) == (1, True), said
