@@ -125,7 +125,7 @@ class Broker:
         self.candidates = Candidates(self.registry, self.isolation, self.anti_affinity)
         self.schemas = Schemas(metadata, runtime, self.run_queue)
         self.schema_admission = SchemaAdmission(self.schemas, settings)
-        self.ownership = Ownership(metadata, self.resources, runtime, self.registry)
+        self.ownership = Ownership(metadata, self.resources, runtime, self.registry, self.isolation)
         self.assigned_bundles = AssignedBundles(metadata, self.ownership, self.registry)
         self.authorization: AuthorizationProvider | None = None
         """Who decides what clients may do; without it they may do everything."""

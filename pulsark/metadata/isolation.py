@@ -12,6 +12,8 @@ from pulsark.metadata.store import ABSENT, MetadataStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pulsark.metadata.store import Versioned
+
 Policies: TypeAlias = dict[str, dict[str, Any]]
 
 
@@ -23,8 +25,12 @@ class IsolationRecords:
 
     async def get(self, cluster: str) -> Policies | None:
         """By name what was set; ``None`` if none ever was."""
-        found = await records.read(self._store, isolation_policies_path(cluster))
-        return None if found is None else found["policies"]
+        found = await self.stored(cluster)
+        return None if found is None else policies_in(found)
+
+    async def stored(self, cluster: str) -> Versioned | None:
+        """The record that has them."""
+        return await self._store.get(isolation_policies_path(cluster))
 
     async def put(
         self,
@@ -61,7 +67,7 @@ class IsolationRecords:
         path = isolation_policies_path(cluster)
         while True:
             found = await self._store.get(path)
-            before = {} if found is None else records.decode(found)["policies"]
+            before = {} if found is None else policies_in(found)
             after = change(before)
             if after == before:
                 return before, after
@@ -71,3 +77,9 @@ class IsolationRecords:
             except BadVersionError:
                 continue  # another writer was first
             return before, after
+
+
+def policies_in(found: Versioned) -> Policies:
+    """What a record has; ``CorruptMetadataError`` if it cannot be read."""
+    policies: Policies = records.decode(found)["policies"]
+    return policies

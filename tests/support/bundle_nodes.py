@@ -47,7 +47,9 @@ class Node:
         self.owners = BundleOwners(self.store)
         self.groups = AntiAffinityGroups(self.store, self.resources.namespaces, self.owners)
         self.isolation = IsolationSource(self.store, self.resources.isolation, "c")
-        self.ownership = Ownership(self.store, self.resources, runtime, self.registry)
+        self.ownership = Ownership(
+            self.store, self.resources, runtime, self.registry, self.isolation
+        )
         self.urls = ServiceUrls(f"pulsar://b{number}:6650", f"http://b{number}:8080")
         self.assigned = AssignedBundles(self.store, self.ownership, self.registry)
         self.lookup = Lookup(

@@ -226,7 +226,7 @@ class TableBrokers:
     async def take(self, broker: Broker, partition: int, before: Broker) -> None:
         """A partition's bundle moves; the former owner does not know it yet."""
         bundle = await broker.ownership.bundle_named(self.name(partition))
-        await before.ownership._delete_owner(bundle, "")
+        await before.ownership._claims.end(bundle)
         await broker.ownership.claim(bundle)
 
     # -- what there is ---
@@ -313,7 +313,7 @@ class ThreeBrokers:
         if in_order:
             await before.bundle_release.release(bundle)
         else:  # it does not know
-            await before.ownership._delete_owner(bundle, "")
+            await before.ownership._claims.end(bundle)
         await self.claim(to, name)
 
 

@@ -134,6 +134,17 @@ def permitted(
     return shared, f"the namespace isolation {words} {', '.join(taken)[:500]} of other namespaces"
 
 
+def may_ever_have(broker_id: str, namespace: str, policies: Sequence[IsolationPolicy]) -> bool:
+    """Whether a broker may have bundles of a namespace, if the others fail or are busy.
+
+    Unlike ``permitted``, brokers agree on this that see the others differently.
+    """
+    policy = policy_for(namespace, policies)
+    if policy is not None:
+        return policy.has_primary(broker_id) or policy.has_secondary(broker_id)
+    return not any(each.has_primary(broker_id) for each in policies)
+
+
 def _names_of(broker_id: str) -> tuple[str, str]:
     return broker_id, broker_id.rpartition(":")[0]
 

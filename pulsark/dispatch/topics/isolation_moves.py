@@ -39,6 +39,7 @@ class IsolationMoves:
         self._release = release
         self._moving: asyncio.Task[None] | None = None
         isolation.changed = self._look_soon
+        ownership.gained = self._look_at
 
     def close(self) -> None:
         """Move nothing more. What is on its way goes on."""
@@ -50,6 +51,12 @@ class IsolationMoves:
         if self._isolation.policies:
             work = until_read(self._move, "bundles are not where isolation policies want them")
             self._moving = asyncio.create_task(work)
+
+    def _look_at(self, bundle: str) -> None:
+        """It may have been on its way here, or have been split, while policies were changed."""
+        own = self._registry.own
+        if own is not None and not self._isolation.could_have(own.broker_id, bundle):
+            self._look_soon()
 
     async def _move(self) -> None:
         """One after the other, for the sake of the clients. Raises if some are left."""

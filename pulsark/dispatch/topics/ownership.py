@@ -12,50 +12,33 @@ come here, does.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.brokers.counts import BundleCounts
-from pulsark.dispatch.brokers.owners import Assigned, BundleOwner
-from pulsark.dispatch.model.service_urls import ServiceUrls
+from pulsark.dispatch.topics.bundle_claims import BundleClaims
 from pulsark.dispatch.topics.bundles import NamespaceBundles
-from pulsark.errors import (
-    BadVersionError,
-    ClientError,
-    CorruptMetadataError,
-    MetadataError,
-    MetadataRefusedError,
-    OutcomeUnknownError,
-    ServerError,
-)
-from pulsark.metadata.changes import Change, Check, Delete, Put
-from pulsark.metadata.paths import (
-    assigned_bundle_path,
-    bundle_counted_at,
-    bundle_epoch_path,
-    bundle_owner_path,
-)
-from pulsark.metadata.store import ABSENT, ANY_VERSION, MetadataStore
+from pulsark.errors import ClientError, ServerError
+from pulsark.metadata.changes import Check
+from pulsark.metadata.paths import bundle_counted_at, bundle_epoch_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pulsark.dispatch.brokers.counts import Reason
+    from pulsark.dispatch.brokers.isolation_source import IsolationSource
     from pulsark.dispatch.brokers.registry import BrokerRegistry
+    from pulsark.dispatch.model.service_urls import ServiceUrls
     from pulsark.metadata.namespaces import Namespace
     from pulsark.metadata.resources import Resources
-    from pulsark.metadata.store import Versioned
+    from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
     from pulsark.wire.topic_name import TopicName
 
 
 log = logging.getLogger(__name__)
-
-_ATTEMPTS = 10
-_RETRY_SECONDS = 0.5
 
 
 @dataclass(slots=True)
@@ -84,6 +67,7 @@ class Ownership:
         resources: Resources,
         runtime: Runtime,
         registry: BrokerRegistry | None = None,
+        isolation: IsolationSource | None = None,
     ) -> None:
         self._metadata = metadata
         self._resources = resources
@@ -91,18 +75,22 @@ class Ownership:
         self._registry = registry
         self._held: dict[str, _Held] = {}
         self._listeners: list[Callable[[str], None]] = []
+        self.gained: Callable[[str], None] = lambda bundle: None
+        """Called when a bundle is this broker's from now on."""
         self.counts = BundleCounts()
         metadata.session.on_end(self._lose_all)
         self.instance = f"{runtime.rng.getrandbits(128):032x}"
         """Of this process alone: the next one of this broker has another."""
-        self._own = BundleOwner("", self.instance, ServiceUrls())
+        self._claims = BundleClaims(
+            metadata, resources, runtime.clock, registry, isolation, self.instance
+        )
         self.web_url = ""
         """Where this broker's admin API is, from ``announce`` on."""
 
     def announce(self, urls: ServiceUrls) -> None:
         """The addresses under which claims are made from now on."""
         self.web_url = urls.web or urls.web_tls
-        self._own = BundleOwner(urls.broker_id, self.instance, urls)
+        self._claims.announce(urls)
 
     def on_loss(self, listener: Callable[[str], None]) -> None:
         """Call ``listener(bundle)`` when a bundle is another broker's, or may be, from now on."""
@@ -185,7 +173,7 @@ class Ownership:
         self.check_session(bundle)
         held = self._held.get(bundle)
         if held is None:
-            claiming = asyncio.create_task(self._claim(bundle))
+            claiming = asyncio.create_task(self._claims.make(bundle))
             held = self._held[bundle] = _Held(claiming, self._clock.monotonic())
             claiming.add_done_callback(lambda done: self._claim_ended(bundle, done))
         if held.leaving:
@@ -205,8 +193,9 @@ class Ownership:
             held = self._held.get(bundle)
             if held is not None and held.claiming is claiming:
                 del self._held[bundle]
-        else:
-            self.counts.claims += 1
+            return
+        self.counts.claims += 1
+        self.gained(bundle)
 
     def check_session(self, what: str) -> None:
         """What is held for a session that may be over is another broker's, perhaps."""
@@ -217,78 +206,6 @@ class Ownership:
         """Own the bundle of a topic, or raise; returns what is true only while it is owned."""
         bundle = await self.bundle_named(name)
         return Check(bundle_epoch_path(bundle), await self.claim(bundle))
-
-    async def _claim(self, bundle: str) -> int:
-        path = bundle_epoch_path(bundle)
-        for _ in range(_ATTEMPTS):
-            owner = await self._metadata.get(bundle_owner_path(bundle))
-            found = await self._metadata.get(path)
-            kept = ABSENT
-            if owner is not None:
-                claim = BundleOwner.decode(owner.value)
-                is_ours = found is not None and claim.instance == self.instance == _claimer(found)
-                if found is not None and is_ours and not claim.leaving:
-                    return found.version  # an attempt was made that nobody answered
-                if is_ours:
-                    kept = owner.version  # it was to be given up, and could not be
-                elif await self._remove_former(bundle, owner):
-                    continue
-                else:
-                    raise _not_here(f"Bundle {bundle} is owned by another broker")
-            if found is not None and is_split(found):
-                await _check_there_is(bundle, self._resources)
-            epoch = 0 if found is None else json.loads(found.value)["epoch"]
-            claimed = {"version": 1, "epoch": epoch + 1, "broker": self.instance}
-            changes: list[Change] = [
-                Put(bundle_owner_path(bundle), self._own.encode(), kept, ephemeral=True),
-                Put(
-                    path,
-                    json.dumps(claimed).encode(),
-                    ABSENT if found is None else found.version,
-                ),
-                await self._assigned_here(bundle),
-            ]
-            try:
-                return (await self._metadata.commit(changes))[1]
-            except BadVersionError:
-                continue  # another broker was faster, or an attempt that nobody answered
-            except OutcomeUnknownError as error:
-                log.warning("the claim of bundle %s was not answered: %s", bundle, error)
-                await asyncio.sleep(_RETRY_SECONDS)
-        raise _not_here(f"Bundle {bundle} cannot be claimed now; try again")
-
-    async def _assigned_here(self, bundle: str) -> Change:
-        """What a claim does with the note that a broker was told to make it: then there is none."""
-        path = assigned_bundle_path(bundle)
-        found = await self._metadata.get(path)
-        if found is None:
-            return Check(path, ABSENT)
-        assigned = Assigned.decode(found)
-        broker_id = assigned.broker_id
-        if (
-            broker_id != self._own.broker_id
-            and assigned.holds(self._clock.now_ms())
-            and (self._registry is None or self._registry.get(broker_id) is not None)
-        ):
-            raise _not_here(f"Bundle {bundle} goes to the broker {broker_id}; look it up again")
-        return Delete(path, found.version)
-
-    async def _remove_former(self, bundle: str, owner: Versioned) -> bool:
-        """Whether the owner was a former process of this broker, whose session is not over yet.
-
-        That the registry names this process tells which of the two is the former one.
-        """
-        this = None if self._registry is None else self._registry.check
-        if this is None or BundleOwner.decode(owner.value).broker_id != self._own.broker_id:
-            return False
-        path = bundle_owner_path(bundle)
-        try:
-            await self._metadata.commit((this, Delete(path, owner.version)))
-        except BadVersionError as error:
-            return error.path == path
-        except OutcomeUnknownError:
-            return True  # it is looked at again
-        return True
 
     # -- the end of a claim ---
 
@@ -304,7 +221,7 @@ class Ownership:
         if held.guard_version is None or self._held.get(bundle) is not held or held.leaving:
             return False
         held.leaving = True
-        await self._tell_leaving(bundle)
+        await self._claims.tell_leaving(bundle)
         return True
 
     async def leave(self, bundle: str, to: str = "") -> None:
@@ -316,49 +233,10 @@ class Ownership:
         if held is None:
             return
         try:
-            await self._delete_owner(bundle, to)
+            await self._claims.end(bundle, to)
         finally:
             if self._held.get(bundle) is held:
                 del self._held[bundle]
-
-    async def _delete_owner(self, bundle: str, to: str) -> None:
-        """Others are told to wait for this: it is tried for as long as the session lasts."""
-        while not self._metadata.session.has_ended:
-            try:
-                if await self._try_to_delete_owner(bundle, to):
-                    return
-            except (MetadataRefusedError, CorruptMetadataError):
-                if not self._metadata.session.has_ended:
-                    raise
-            except MetadataError as error:
-                log.warning("the release of bundle %s was not answered: %s", bundle, error)
-                await asyncio.sleep(_RETRY_SECONDS)
-
-    async def _try_to_delete_owner(self, bundle: str, to: str) -> bool:
-        path = bundle_owner_path(bundle)
-        found = await self._metadata.get(path)
-        if found is None or BundleOwner.decode(found.value).instance != self.instance:
-            return True  # an attempt that nobody answered, or it was lost
-        changes: list[Change] = [Delete(path, found.version)]
-        if to:
-            note = Assigned(to, self._clock.now_ms()).encode()
-            changes.append(Put(assigned_bundle_path(bundle), note, ANY_VERSION))
-        try:
-            await self._metadata.commit(changes)
-        except BadVersionError:
-            return False
-        return True
-
-    async def _tell_leaving(self, bundle: str) -> None:
-        """What lookups elsewhere say; nothing else depends on it."""
-        path = bundle_owner_path(bundle)
-        leaving = replace(self._own, leaving=True)
-        try:
-            found = await self._metadata.get(path)
-            if found is not None and BundleOwner.decode(found.value).instance == self.instance:
-                await self._metadata.put(path, leaving.encode(), found.version, ephemeral=True)
-        except MetadataError as error:
-            log.debug("others do not hear that bundle %s is released: %s", bundle, error)
 
     def divided(self, bundle: str, parts: Mapping[str, int | None]) -> None:
         """A bundle that was leaving is no more, and some of its parts are claimed.
@@ -379,6 +257,7 @@ class Ownership:
                 claimed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
                 claimed.set_result(version)
                 self._held[part] = _Held(claimed, held.since)
+                self.gained(part)
 
     async def doubt(self, guard: Check) -> None:
         """Somebody says that a claim is over: if it is, the bundle is lost from now on."""
@@ -408,24 +287,6 @@ class Ownership:
 def _guard(bundle: str, held: _Held) -> Check | None:
     version = held.guard_version
     return None if version is None else Check(bundle_epoch_path(bundle), version)
-
-
-async def _check_there_is(bundle: str, resources: Resources) -> None:
-    """It was split: nobody may have it any more, unless it is of a later namespace of this name."""
-    namespace, _, edges = bundle.rpartition("/")
-    found = await resources.namespaces.get(namespace)
-    if found is None or edges not in found.bundles:
-        raise _not_here(f"Bundle {bundle} was split; look it up again")
-
-
-def is_split(record: Versioned) -> bool:
-    """Whether what counts the claims of a bundle says that it was split."""
-    return "split" in json.loads(record.value)
-
-
-def _claimer(record: Versioned) -> str | None:
-    claimer: str | None = json.loads(record.value).get("broker")
-    return claimer
 
 
 def _not_here(why: str) -> ClientError:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pulsark.dispatch.topics import ownership as ownership_module
+from pulsark.dispatch.topics import bundle_claims
 from pulsark.dispatch.topics.ownership import Ownership
 from pulsark.errors import ClientError, LedgerFencedError, OwnershipLostError, PulsarkError
 from pulsark.metadata.changes import Check
@@ -207,7 +207,7 @@ UNHEARD = (Fate.NEVER, Fate.UNHEARD, Fate.LATE)
 def test_a_claim_that_nobody_answered_is_made_once(
     monkeypatch: pytest.MonkeyPatch, fates: tuple[Fate, ...]
 ) -> None:
-    monkeypatch.setattr(ownership_module, "_RETRY_SECONDS", 0)
+    monkeypatch.setattr(bundle_claims, "_RETRY_SECONDS", 0)
 
     async def scenario() -> None:
         tree, runtime = MemoryTree(), Runtime()

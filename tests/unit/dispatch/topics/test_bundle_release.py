@@ -644,6 +644,50 @@ async def test_what_an_isolation_policy_takes_away_goes_even_if_it_does_not_go_a
 
 
 @scenario()
+async def test_a_bundle_that_is_claimed_while_a_policy_takes_it_away_goes(
+    broker, monkeypatch
+) -> None:
+    two = await broker.another()
+    isolation = broker.broker.isolation
+    allow = isolation.allow
+
+    async def allowed_just_before(*asked: str) -> bool:
+        allowed = await allow(*asked)
+        await broker.broker.resources.isolation.put("standalone", "p", ONLY_TWO)
+        await asyncio.sleep(0.5)
+        assert isolation.policies
+        return allowed
+
+    monkeypatch.setattr(isolation, "allow", allowed_just_before)
+    await broker.broker.ownership.own(NAME)
+    await asyncio.sleep(1)
+    assert broker.broker.ownership.owned() == []
+    assert len(two.broker.ownership.owned()) == 1
+
+
+@scenario()
+async def test_a_bundle_that_is_split_while_a_policy_takes_it_away_goes(
+    broker, monkeypatch
+) -> None:
+    await broker.broker.ownership.own(NAME)
+    (bundle,) = broker.broker.ownership.owned()
+    two = await broker.another()
+    split = broker.broker.bundle_split
+    commit = split._commit
+
+    async def commit_late(*of_split):
+        await broker.broker.resources.isolation.put("standalone", "p", ONLY_TWO)
+        await asyncio.sleep(0.5)
+        return await commit(*of_split)
+
+    monkeypatch.setattr(split, "_commit", commit_late)
+    parts = await split.split(bundle, await split.edges(bundle, "range_equally_divide"), keep=True)
+    await asyncio.sleep(1)
+    assert broker.broker.ownership.owned() == []
+    assert two.broker.ownership.owned() == sorted(parts)
+
+
+@scenario()
 async def test_what_an_isolation_policy_takes_away_waits_for_who_may_have_it(broker) -> None:
     await attached(broker)
     bundles = broker.broker.ownership.owned()

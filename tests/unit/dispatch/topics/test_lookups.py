@@ -8,11 +8,16 @@ from collections import Counter
 
 import pytest
 
+from pulsark.dispatch.brokers import isolation_source
 from pulsark.dispatch.topics import lookup as lookup_module
 from pulsark.dispatch.topics.lookup import LookupResult
 from pulsark.errors import ClientError, ServerError
 from pulsark.metadata.memory import MemoryTree
-from pulsark.metadata.paths import ASSIGNED_BUNDLES
+from pulsark.metadata.paths import (
+    ASSIGNED_BUNDLES,
+    bundle_owner_path,
+    isolation_policies_path,
+)
 from pulsark.wire.topic_name import TopicName
 from tests.support.bundle_nodes import Node, nodes, topic, turns
 
@@ -312,6 +317,57 @@ def test_no_policy_is_got_around_by_a_lookup_that_says_that_it_was_decided() -> 
         sent_on = await one.lookup.find(NAME, authoritative=True)
         assert (sent_on.is_redirect, sent_on.urls) == (True, two.urls)
         assert (await two.lookup.find(NAME, authoritative=True)).is_here
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("F79", "F91")
+def test_who_has_not_heard_of_a_policy_claims_nothing_against_it() -> None:
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        two.store.lose_watches()
+        await one.resources.isolation.put("c", "p", policy("b0.*"))
+        bundle = await two.ownership.bundle_named(NAME)
+        with pytest.raises(ClientError, match=r"policies keep bundle .* away") as refused:
+            await two.ownership.own(NAME)
+        assert refused.value.code is ServerError.ServiceNotReady
+        assert (two.ownership.has(bundle), two.ownership.owned()) == (False, [])
+        assert await one.store.get(bundle_owner_path(bundle)) is None
+        # A secondary broker may have it, whoever is there besides.
+        await one.resources.isolation.put("c", "p", policy("b0.*", "b1.*"))
+        assert await two.ownership.own(NAME) == bundle
+
+    asyncio.run(scenario())
+
+
+def test_policies_that_cannot_be_read_are_those_known_before() -> None:
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        await one.resources.isolation.put("c", "p", policy("b0.*"))
+        await turns()
+        two.store.lose_watches()
+        await one.store.put(isolation_policies_path("c"), b"of a later program")
+        for _ in range(2):
+            with pytest.raises(ClientError, match="policies keep bundle"):
+                await two.ownership.own(NAME)
+        await one.ownership.own(NAME)
+
+    asyncio.run(scenario())
+
+
+def test_a_claim_does_not_wait_for_policies_in_a_store_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(isolation_source, "_LOOK_SECONDS", 0.001)
+
+    async def scenario() -> None:
+        (one,) = await nodes(1)
+
+        async def silent(cluster: str) -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(one.resources.isolation, "stored", silent)
+        await one.ownership.own(NAME)
 
     asyncio.run(scenario())
 

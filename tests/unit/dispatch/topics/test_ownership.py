@@ -8,6 +8,7 @@ import json
 
 import pytest
 
+from pulsark.dispatch.topics import bundle_claims
 from pulsark.dispatch.topics import ownership as ownership_module
 from pulsark.dispatch.topics.bundles import Covered, NamespaceBundles
 from pulsark.errors import (
@@ -32,7 +33,7 @@ FATES = list(itertools.product(UNHEARD, repeat=2))
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ownership_module, "_RETRY_SECONDS", 0)
+    monkeypatch.setattr(bundle_claims, "_RETRY_SECONDS", 0)
 
 
 def owners_of(found: list[Node], bundle: str) -> list[int]:
@@ -108,7 +109,7 @@ def test_a_release_is_tried_for_as_long_as_the_session_lasts() -> None:
         one, two = await nodes(2)
         bundle = await one.ownership.own(NAME)
         await one.ownership.begin_leaving(bundle)
-        one.store.fates.extend([Fate.NEVER] * 3 * ownership_module._ATTEMPTS)
+        one.store.fates.extend([Fate.NEVER] * 3 * bundle_claims._ATTEMPTS)
         await one.ownership.leave(bundle)
         await two.ownership.own(NAME)
         await two.ownership.begin_leaving(bundle)
@@ -216,7 +217,7 @@ def test_a_claim_that_was_made_before_is_not_taken_for_this_one() -> None:
 def test_all_attempts_of_a_claim_unheard_and_made_late_do_no_harm() -> None:
     async def scenario() -> None:
         one, two = await nodes(2)
-        one.store.fates.extend([Fate.LATE] * ownership_module._ATTEMPTS)
+        one.store.fates.extend([Fate.LATE] * bundle_claims._ATTEMPTS)
         with pytest.raises(ClientError, match="cannot be claimed now"):
             await one.ownership.own(NAME)
         await turns()
