@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlencode
-
 from fastapi import Request
 from fastapi.responses import Response
 
@@ -13,7 +11,6 @@ from pulsark.admin.http.places import ANYWHERE
 from pulsark.admin.http.requests import AnyTopicOf, BrokerOf, flag, text, value
 from pulsark.admin.pulsar.partitioned import is_there
 from pulsark.dispatch.broker import Broker
-from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.dispatch.policies.policies import auto_topic_creation
 from pulsark.dispatch.topics.lookup import LookupResult
 from pulsark.errors import ClientError, ServerError
@@ -29,14 +26,12 @@ _LISTENER_HEADER = "X-Pulsar-ListenerName"
 @router.get(LOOKUP, needs=topic(T.LOOKUP))
 @router.get(OLD_LOOKUP, include_in_schema=False, needs=topic(T.LOOKUP))
 async def lookup_topic(request: Request, topic: AnyTopicOf, broker: BrokerOf) -> Response:
-    """The broker that serves a topic; 307 to the one that will. Never creates it."""
+    """The broker that serves a topic, or will. Never creates it."""
     broker.lookups.begin()
     try:
         found = await _found(request, topic, broker)
     finally:
         broker.lookups.end()
-    if found.is_redirect:
-        return _redirect(request, found.urls)
     return value(
         {
             "brokerUrl": found.urls.broker,
@@ -59,16 +54,7 @@ async def _found(request: Request, topic: TopicName, broker: Broker) -> LookupRe
         topic,
         authoritative=flag(request, "authoritative"),
         listener=listener or request.headers.get(_LISTENER_HEADER, ""),
-    )
-
-
-def _redirect(request: Request, urls: ServiceUrls) -> Response:
-    """Have another broker asked, which then serves the topic: it was chosen."""
-    over_tls = request.url.scheme == "https"
-    there = (urls.web_tls or urls.web) if over_tls else (urls.web or urls.web_tls)
-    asked = {**request.query_params, "authoritative": "true"}
-    return Response(
-        status_code=307, headers={"Location": f"{there}{request.url.path}?{urlencode(asked)}"}
+        sends_on=False,  # curl, for one, would leave the credentials behind
     )
 
 

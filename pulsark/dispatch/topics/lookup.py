@@ -2,9 +2,9 @@
 
 Any broker answers. If nobody has the topic's bundle, it chooses who should by the load of the live
 brokers, and either claims the bundle itself, or sends the client on to the chosen one, which then
-claims it whatever it thinks of the choice. Where clients reach all brokers by one address they
-cannot be sent on, because they know only that one; so the chosen broker is told to claim, and the
-answer waits for that.
+claims it whatever it thinks of the choice. Some clients cannot be sent on: where all brokers have
+one address they know only that one, and over HTTP many keep their credentials from another host or
+port. Then the chosen broker is told to claim, and the answer waits for that.
 """
 
 from __future__ import annotations
@@ -98,10 +98,12 @@ class Lookup:
         authoritative: bool = False,
         listener: str = "",
         over_tls: bool = False,
+        sends_on: bool = True,
     ) -> LookupResult:
         """Who serves a topic, or will. Never creates it, but has its bundle claimed.
 
         ``authoritative``: another broker has decided that it is this one, if nobody is it yet.
+        ``sends_on``: the client may be sent on to the broker that will.
         Raises ``ClientError(ServiceNotReady)`` if it is not known now: the client asks again.
         """
         if listener:
@@ -127,15 +129,16 @@ class Lookup:
         if owner is not None and owner.broker_id != self._registry.own_id:
             self._check_kind(name, bundle, owner)
             return self._there(owner, over_tls=over_tls)
+        sends_on = sends_on and not self.hands_over
         if owner is not None:
-            return await self._claimed(name, bundle, over_tls=over_tls)
+            return await self._claimed(name, bundle, over_tls=over_tls, sends_on=sends_on)
         for _ in range(CHOICES):
             target = await self._target(
                 bundle, persistent=name.is_persistent, authoritative=authoritative
             )
             if target is None or target.broker_id == self._registry.own_id:
-                return await self._claimed(name, bundle, over_tls=over_tls)
-            found = await self._sent_to(bundle, target, over_tls=over_tls)
+                return await self._claimed(name, bundle, over_tls=over_tls, sends_on=sends_on)
+            found = await self._sent_to(bundle, target, over_tls=over_tls, sends_on=sends_on)
             if found is not None:
                 return found
         raise _ask_again(bundle, "was to go to brokers that have died")
@@ -211,10 +214,10 @@ class Lookup:
         return self._registry.is_alone and self._settings.advertisedAddress in _THIS_MACHINE
 
     async def _sent_to(
-        self, bundle: str, target: LiveBroker, *, over_tls: bool
+        self, bundle: str, target: LiveBroker, *, over_tls: bool, sends_on: bool
     ) -> LookupResult | None:
         """What a client hears if another broker is to have a bundle; ``None``: that has died."""
-        if not self.hands_over:
+        if sends_on:
             return LookupResult(
                 target.urls, is_redirect=True, broker_id=target.broker_id, is_here=False
             )
@@ -266,7 +269,9 @@ class Lookup:
         }
         return {bundle: broker_id for bundle, (broker_id, _) in self._chosen.items()}
 
-    async def _claimed(self, name: TopicName, bundle: str, *, over_tls: bool) -> LookupResult:
+    async def _claimed(
+        self, name: TopicName, bundle: str, *, over_tls: bool, sends_on: bool
+    ) -> LookupResult:
         self._check_enabled(name)
         try:
             await self._ownership.claim(bundle)
@@ -278,7 +283,7 @@ class Lookup:
                 return self._there(owner, over_tls=over_tls)
             if owner is not None or noted is None or noted.broker_id == self._registry.own_id:
                 raise
-            found = await self._sent_to(bundle, noted, over_tls=over_tls)
+            found = await self._sent_to(bundle, noted, over_tls=over_tls, sends_on=sends_on)
             if found is None:
                 raise
             return found

@@ -115,6 +115,19 @@ def test_where_one_address_leads_to_all_nobody_is_sent_on() -> None:
     asyncio.run(scenario())
 
 
+def test_a_client_that_cannot_be_sent_on_is_told_the_owner() -> None:
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        await one.report(bundles=1)
+        await turns()
+        result = await one.lookup.find(NAME, sends_on=False)
+        assert (result.urls, result.is_redirect) == (two.urls, False)
+        assert not result.through_service_url
+        assert two.ownership.owned() != []
+
+    asyncio.run(scenario())
+
+
 def test_a_lookup_does_not_wait_for_ever_for_a_broker_that_does_not_claim(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
