@@ -1,4 +1,4 @@
-"""Runs the official Python client's own test suite against a standalone.
+"""Runs the official Python client's own test suite against a standalone, or a local cluster.
 
 ::
 
@@ -266,6 +266,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="*", metavar="PATTERN", help="file.Class.test with *")
     parser.add_argument("--seconds", type=float, default=TEST_SECONDS, help="limit of one test")
     parser.add_argument("--brokers", type=int, default=1, help="processes of brokers")
+    told = "against `pulsark cluster`: ZooKeeper, bookies and at least one broker"
+    parser.add_argument("--cluster", action="store_true", help=told)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep logs and data here")
     options = parser.parse_args(arguments)
     folder = checkout(options.folder)
@@ -274,7 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         work = options.keep or Path(scratch)
         work.mkdir(parents=True, exist_ok=True)
-        with locked_broker(folder, work, options.brokers) as standalone:
+        with locked_broker(folder, work, options.brokers, cluster=options.cluster) as standalone:
             outcomes = run_all(Suite(folder, work / "suite.log", options.seconds), options.only)
         errors = errors_in(standalone.log_path)
     listed = exceptions()

@@ -17,6 +17,7 @@ from typing import Any
 
 import jwt
 
+from tests.support.local_cluster import LocalCluster
 from tests.support.standalone import Standalone
 
 PORTS = (6650, 6651, 8080, 8443)
@@ -31,8 +32,10 @@ BOTH = ["produce", "consume"]
 
 
 @contextmanager
-def locked_broker(suite: Path, work: Path, brokers: int = 1) -> Iterator[Standalone]:
-    """A standalone as the suite's tests want it, while they run."""
+def locked_broker(
+    suite: Path, work: Path, brokers: int = 1, *, cluster: bool = False
+) -> Iterator[Standalone]:
+    """A standalone, or a cluster, as the suite's tests want it, while they run."""
     key = work / "secret.key"
     key.touch(mode=0o600)
     key.write_bytes(SECRET)
@@ -47,9 +50,10 @@ def locked_broker(suite: Path, work: Path, brokers: int = 1) -> Iterator[Standal
     }
     words = [f"--set={name}={value}" for name, value in settings.items()]
     words += ["--conf", str(conf / "standalone-ssl.conf")]
-    words += ["--brokers", str(brokers)] if brokers > 1 else []
+    words += ["--brokers", str(brokers)] if brokers > 1 or cluster else []
     (suite / TOKEN).write_text(token_of(TOKEN_ROLE))
-    with Standalone(work / "data", *words, ports=(PORTS[0], PORTS[2], 0)) as standalone:
+    kind = LocalCluster if cluster else Standalone
+    with kind(work / "data", *words, ports=(PORTS[0], PORTS[2], 0)) as standalone:
         give_rights(standalone.web_url)
         yield standalone
 

@@ -156,9 +156,9 @@ def page(marks: set[Mark], data: Data) -> str:
         "What Apache Pulsar's clients can ask for, and the tests that show that Pulsark does it.",
         f"Generated from the markers of the tests by `{WRITE}`; a test fails when it is stale.",
         "",
-        "The official Python client's own suite runs with `make test-suite FOLDER=...`; what cannot"
-        " pass",
-        "yet is in [tests/clients/official_suite.toml](../tests/clients/official_suite.toml).",
+        "The official Python client's own suite runs with `make test-suite FOLDER=...`, with",
+        "`SUITE_ARGS=--cluster` against ZooKeeper and BookKeeper; what cannot pass is in",
+        "[tests/clients/official_suite.toml](../tests/clients/official_suite.toml).",
         "",
         "## Commands of the protocol",
         "",

@@ -15,8 +15,8 @@ class LocalCluster(Standalone):
 
     COMMAND = "cluster"
 
-    def __init__(self, data_dir: Path, *args: str) -> None:
-        super().__init__(data_dir, "--jars", str(CACHE), *args)
+    def __init__(self, data_dir: Path, *args: str, **kwargs: Any) -> None:
+        super().__init__(data_dir, "--jars", str(CACHE), *args, **kwargs)
 
     def start(self, timeout: float = 180.0) -> LocalCluster:
         """Also fetches the bookies' jars, the first time."""
