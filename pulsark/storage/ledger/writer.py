@@ -173,8 +173,13 @@ class LedgerWriter:
             await future
 
     def bookie_lost(self, bookie_id: str) -> bool:
-        """A bookie is gone, also if nothing is under way to it; whether it was in the ensemble."""
+        """Replace a bookie that is gone, also if nothing is under way to it; whether it can be.
+
+        While there is no spare one it stays: it may answer, and is replaced if it does not.
+        """
         if self._finished or self.error is not None:
+            return False
+        if self._bookies.spare([slot.bookie.bookie_id for slot in self._slots]) is None:
             return False
         for slot in self._slots:
             if slot.bookie.bookie_id == bookie_id and not slot.failed:

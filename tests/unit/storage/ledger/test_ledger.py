@@ -410,6 +410,30 @@ def test_a_lost_bookie_is_replaced_although_nobody_appends() -> None:
     simulate(main)
 
 
+def test_lost_bookies_go_on_if_nobody_can_replace_them() -> None:
+    """After a restart of ZooKeeper all may be lost for a moment, and answer."""
+
+    async def main(sim: Simulation) -> None:
+        cluster, told, writes = Cluster(sim, 3), Told(), Writes()
+        store = MemoryMetadataStore(cluster.tree)
+        manager = LedgerManager(store, cluster.bookies, cluster.runtime, places=told)
+        writer = await manager.create(LedgerConfig(3, 3, 2), writes)
+        for name in cluster.bookies:
+            told.lost(name)
+        await turns()
+        writer.append([b"a"])
+        await turns()
+        assert (writer.error, writes.confirmed) == (None, [0])
+        assert [bookie.entries(0) for bookie in cluster.bookies.values()] == [{0: b"a"}] * 3
+        cluster.bookies["b2"].down = True
+        cluster.add("b4")
+        writer.append([b"b"])
+        await turns()
+        assert set(cluster.stored(0).ensembles[-1].bookies) == {"b1", "b3", "b4"}
+
+    simulate(main)
+
+
 def test_two_failures_one_after_the_other_use_two_spares() -> None:
     async def main(sim: Simulation) -> None:
         cluster, writes = Cluster(sim, 2), Writes()
