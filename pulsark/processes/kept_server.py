@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from pulsark.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pulsark.processes.java_process import JavaProcess
 
 log = logging.getLogger(__name__)
@@ -36,9 +38,11 @@ class Server(Protocol):
 class KeptServer:
     """One server, from ``start`` to ``stop``."""
 
-    def __init__(self, name: str, server: Server) -> None:
+    def __init__(self, name: str, server: Server, ready: Callable[[], None]) -> None:
+        """``ready`` is called whenever a new process serves."""
         self.name = name
         self._server = server
+        self._ready = ready
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -50,6 +54,7 @@ class KeptServer:
         """Start it, and return once it serves. ``ConfigError`` if it does not."""
         self._server.start()
         await self._server.ready()
+        self._ready()
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
     async def stop(self) -> None:
@@ -77,3 +82,4 @@ class KeptServer:
                 log.error("%s: %s", self.name, error)
             else:
                 pause = PAUSE_SECONDS
+                self._ready()

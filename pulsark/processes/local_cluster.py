@@ -39,7 +39,7 @@ from pulsark.processes.kept_server import KeptServer
 from pulsark.processes.maven import class_path
 from pulsark.processes.until_signal import serve_until_signal
 from pulsark.processes.zookeeper_server import ZooKeeperServer
-from pulsark.runtime import lock_directory
+from pulsark.runtime import OsDisk, lock_directory
 from pulsark.storage.bookkeeper.paths import CLUSTER
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class LocalCluster:
         self._settings = settings
         self._data = Path(os.path.abspath(settings.dataDir))
         self._tell = progress
+        self._disk = OsDisk()
         self._cleanup = contextlib.AsyncExitStack()
         self._servers: dict[str, KeptServer] = {}
         self._brokers = [
@@ -141,9 +142,13 @@ class LocalCluster:
         await asyncio.gather(*[self._start_server(*bookie) for bookie in bookies.items()])
 
     async def _start_server(self, name: str, server: Server) -> None:
-        kept = self._servers[name] = KeptServer(name, server)
-        await kept.start()
-        self._tell(f"{name} serves (process {kept.pid})")
+        self._servers[name] = KeptServer(name, server, partial(self._server_is_ready, name))
+        await self._servers[name].start()
+
+    def _server_is_ready(self, name: str) -> None:
+        self._tell(f"{name} serves (process {self._servers[name].pid})")
+        if self._serves:
+            self._write_ready()
 
     async def _stop_bookies(self) -> None:
         bookies = [each for name, each in self._servers.items() if name != ZOOKEEPER]
@@ -205,7 +210,8 @@ class LocalCluster:
                 for number, broker in enumerate(self._brokers)
             ],
         }
-        (self._data / READY_NAME).write_text(json.dumps(info, indent=1) + "\n")
+        content = json.dumps(info, indent=1) + "\n"
+        self._disk.write_atomic(str(self._data / READY_NAME), content.encode())
         return info
 
 
