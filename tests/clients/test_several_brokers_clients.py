@@ -1,4 +1,7 @@
-"""Clients of three languages at three brokers that are moved, killed and started again."""
+"""Clients of three languages at several brokers that are moved, killed and started again.
+
+So are the bookies that the brokers store entries on, and ZooKeeper.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pulsar
@@ -19,11 +22,13 @@ from benchmarks.load import LOCK, compile_java
 from benchmarks.maven import CACHE, class_path, java
 from pulsark.admin_client.client import AdminClient
 from tests.support.client_programs import built_with_go, create_partitioned_topic
+from tests.support.local_cluster import LocalCluster
 from tests.support.python_client import connected
-from tests.support.several_brokers import kill, processes, spread, wait_for
+from tests.support.several_brokers import kill, spread, wait_for
 from tests.support.standalone import Standalone
 
 PARTITIONS = 6
+PARTS = [f"numbers-partition-{number}" for number in range(PARTITIONS)]
 PAUSE_MS = 20
 """Between two messages of a program."""
 PATIENCE = 60.0
@@ -77,12 +82,6 @@ class Numbers:
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> Iterator[Standalone]:
-    with Standalone(tmp_path / "data", "--brokers", "3") as standalone:
-        yield standalone
-
-
-@pytest.fixture
 def commands() -> dict[str, list[str]]:
     """What runs the program of each language, up to its arguments."""
     path = compile_java(HERE / "java" / "Numbers.java", class_path(LOCK), CACHE / "classes/numbers")
@@ -96,20 +95,13 @@ def commands() -> dict[str, list[str]]:
 @pytest.mark.client("python", "java-4.0", "go")
 @pytest.mark.feature("F54", "F60", "F82", "F83", "F84")
 def test_clients_lose_and_double_nothing_while_brokers_move_die_and_come_back(
-    commands: dict[str, list[str]], three: Standalone
+    commands: dict[str, list[str]], tmp_path: Path
 ) -> None:
-    AdminClient(three.web_url).call("POST", "/namespaces/public/default/deduplication", True)
-    topic = create_partitioned_topic(three, "numbers", PARTITIONS)
-    parts = [f"numbers-partition-{number}" for number in range(PARTITIONS)]
-    spread(three, parts)
-    with ExitStack() as stack:
-        programs = []
-        for language, command in commands.items():
-            program = Numbers(language, [*command, three.service_url, topic, f"{PAUSE_MS}"])
-            stack.callback(program.end)
-            programs.append(program)
-        all_go_on(programs)
-        spread(three, parts, first=1)
+    with (
+        Standalone(tmp_path / "data", "--brokers", "3") as three,
+        all_there_once(three, commands) as programs,
+    ):
+        spread(three, PARTS, first=1)
         all_go_on(programs)
         restart(three, "broker-1", kill)
         all_go_on(programs)
@@ -118,6 +110,47 @@ def test_clients_lose_and_double_nothing_while_brokers_move_die_and_come_back(
             all_go_on(programs)
         restart(three, "bookie", kill)
         all_go_on(programs)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.client("python", "java-4.0", "go")
+@pytest.mark.feature("F60", "F68", "F70", "F82")
+def test_clients_lose_and_double_nothing_while_each_part_of_a_cluster_is_restarted(
+    commands: dict[str, list[str]], tmp_path: Path
+) -> None:
+    with (
+        LocalCluster(tmp_path / "data", "--brokers", "2", "--bookies", "3") as cluster,
+        all_there_once(cluster, commands) as programs,
+    ):
+        spread(cluster, PARTS, first=1)
+        all_go_on(programs)
+        for end in (terminate, kill):
+            for role in cluster.processes():
+                wait_for(lambda: cluster.bookies_are_available(), PATIENCE)
+                restart(cluster, role, end)
+                all_go_on(programs)
+
+
+@contextmanager
+def all_there_once(
+    standalone: Standalone, commands: dict[str, list[str]]
+) -> Iterator[list[Numbers]]:
+    """Programs of all languages that publish and consume.
+
+    Afterwards each has been told of every message, which is there once and in order.
+    """
+    AdminClient(standalone.web_url).call("POST", "/namespaces/public/default/deduplication", True)
+    topic = create_partitioned_topic(standalone, "numbers", PARTITIONS)
+    spread(standalone, PARTS)
+    with ExitStack() as stack:
+        programs = []
+        for language, command in commands.items():
+            program = Numbers(language, [*command, standalone.service_url, topic, f"{PAUSE_MS}"])
+            stack.callback(program.end)
+            programs.append(program)
+        all_go_on(programs)
+        yield programs
         for program in programs:
             program.stop()
         wait_for(lambda: all(program.others for program in programs), PATIENCE)
@@ -126,8 +159,8 @@ def test_clients_lose_and_double_nothing_while_brokers_move_die_and_come_back(
         }
         sent = {text for each in programs for texts in each.receipts.values() for text in texts}
         wait_for(lambda: all(program.delivered >= sent for program in programs), PATIENCE)
-    with connected(three) as client:
-        for number, part in enumerate(parts):
+    with connected(standalone) as client:
+        for number, part in enumerate(PARTS):
             stored = everything_in(client, part)
             for program in programs:
                 mine = [text for text in stored if text.startswith(f"{program.language}-")]
@@ -145,9 +178,9 @@ def all_go_on(programs: list[Numbers]) -> None:
 
 def restart(standalone: Standalone, role: str, end: Callable[[int], None]) -> None:
     """End a process, and wait until the supervisor has another one."""
-    pid = processes(standalone)[role]
+    pid = standalone.processes()[role]
     end(pid)
-    wait_for(lambda: processes(standalone)[role] != pid, PATIENCE)
+    wait_for(lambda: standalone.processes()[role] != pid, PATIENCE)
 
 
 def terminate(pid: int) -> None:

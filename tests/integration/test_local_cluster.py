@@ -26,19 +26,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.mark.feature("F71")
 def test_a_bookie_that_hangs_is_shown_as_away_until_it_goes_on(cluster: LocalCluster) -> None:
-    def states() -> dict[str, str]:
-        with urllib.request.urlopen(f"{cluster.web_url}/admin/v2/bookies/all") as answer:
-            return {one["bookieId"]: one["state"] for one in json.load(answer)["bookies"]}
-
     all_there = dict.fromkeys(("bookie-1", "bookie-2", "bookie-3"), "available")
-    wait_for(lambda: states() == all_there)
+    wait_for(lambda: cluster.bookies() == all_there)
     bookie = cluster.processes()["bookie-3"]
     os.kill(bookie, signal.SIGSTOP)
     try:
-        wait_for(lambda: states() == {**all_there, "bookie-3": "away"}, 60)
+        wait_for(lambda: cluster.bookies() == {**all_there, "bookie-3": "away"}, 60)
     finally:
         os.kill(bookie, signal.SIGCONT)
-    wait_for(lambda: states() == all_there, 60)
+    wait_for(lambda: cluster.bookies() == all_there, 60)
 
 
 @pytest.mark.feature("F60", "F68", "F70")

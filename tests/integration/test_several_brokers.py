@@ -21,7 +21,7 @@ from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.frames import FrameDecoder, encode_command
 from tests.support.python_client import connected
 from tests.support.secured import SUPER_USER, Secured, token
-from tests.support.several_brokers import Load, is_alive, kill, owners, processes, read, wait_for
+from tests.support.several_brokers import Load, is_alive, kill, owners, read, wait_for
 from tests.support.standalone import Standalone
 
 
@@ -91,13 +91,13 @@ def test_a_broker_that_stands_still_is_killed_and_its_clients_go_on(
         owner, stopped = owners(two, topics)[topics[0]], time.monotonic()
         served = [broker["brokerServiceUrl"] for broker in two.info["brokers"]]
         role = f"broker-{served.index(owner)}"
-        pid = processes(two)[role]
+        pid = two.processes()[role]
         os.kill(pid, signal.SIGSTOP)
         wait_for(lambda: not is_alive(pid))
         wait_for(lambda: load.times[topics[0]][-1] > stopped + 1.0)
         load.wait_until_consumed()
         assert load.failures == []
-    wait_for(lambda: processes(two)[role] != pid)
+    wait_for(lambda: two.processes()[role] != pid)
 
 
 @pytest.mark.parametrize("seconds", [14.0, pytest.param(40.0, marks=pytest.mark.chaos)])
@@ -114,7 +114,7 @@ def test_a_broker_that_goes_on_after_others_took_over_gives_up(
             owner = owners(two, topics)[topics[0]]
             served = [broker["brokerServiceUrl"] for broker in two.info["brokers"]]
             role = f"broker-{served.index(owner)}"
-            pid = processes(two)[role]
+            pid = two.processes()[role]
             for stopped in (two.pid, pid):
                 os.kill(stopped, signal.SIGSTOP)
             until = time.monotonic() + seconds
@@ -137,7 +137,7 @@ def test_a_broker_that_goes_on_after_others_took_over_gives_up(
             found = read(other, topic, sent)
             assert set(found) == set(sent)
             assert len(found) == len(set(found))
-    wait_for(lambda: processes(two)[role] != pid)
+    wait_for(lambda: two.processes()[role] != pid)
 
 
 @pytest.mark.feature("F60", "F82", "F84")
@@ -149,7 +149,7 @@ def test_clients_go_on_when_a_process_is_killed(
         with Load(client, topics) as load:
             wait_for(lambda: all(len(load.receipts[topic]) >= 20 for topic in topics))
             killed = time.monotonic()
-            kill(processes(two)[role])
+            kill(two.processes()[role])
             wait_for(lambda: all(load.times[topic][-1] > killed + 1.0 for topic in topics))
         load.wait_until_consumed()
         assert load.failures == []
@@ -161,14 +161,14 @@ def test_clients_go_on_when_a_process_is_killed(
             if role == "bookie":  # no client noticed anything, so none has sent anything twice
                 assert found == load.receipts[topic]
     two.wait_for_log(f"{role} (process ")
-    wait_for(lambda: all(map(is_alive, processes(two).values())))
+    wait_for(lambda: all(map(is_alive, two.processes().values())))
 
 
 def test_children_end_with_their_supervisor_and_another_one_takes_over(tmp_path: Path) -> None:
     first = brokers_of(tmp_path).start()
     with connected(first) as client:
         client.create_producer("t").send(b"before")
-    children = processes(first)
+    children = first.processes()
     first.kill()
     # It waits for what is left of the first one: their locks, their ports.
     with brokers_of(tmp_path) as second:
@@ -186,7 +186,7 @@ def test_a_second_supervisor_is_refused(two: Standalone) -> None:
         assert done.returncode == 1
         assert "in use by another process" in done.stderr
     assert (two.data_dir / "standalone.json").read_text() == ready
-    assert all(map(is_alive, processes(two).values()))
+    assert all(map(is_alive, two.processes().values()))
 
 
 def test_the_number_of_brokers_may_change(tmp_path: Path, topics: list[str]) -> None:

@@ -20,7 +20,7 @@ from deltalake.exceptions import TableNotFoundError
 from pulsark.runtime import OsDisk
 from pulsark.storage.table.staging.staged_ledger import STAGING
 from tests.support.python_client import connected
-from tests.support.several_brokers import kill, processes, spread, wait_for
+from tests.support.several_brokers import kill, spread, wait_for
 from tests.support.staged import stage
 from tests.support.standalone import Standalone
 from tests.support.tables import entry
@@ -120,7 +120,7 @@ def test_brokers_are_killed_while_they_seal(two: Standalone) -> None:
         for number in range(2):
             sent += publish(client, number * MESSAGES)
             wait_for(lambda: bool(rows(two)))
-            kill(processes(two)[f"broker-{number % 2}"])
+            kill(two.processes()[f"broker-{number % 2}"])
         assert consumed(client, "s", len(sent)).keys() == set(sent)  # and so it is loaded again
         wait_for(lambda: len(rows(two)) >= len(sent), 60)
         assert rows(two) == sorted(sent)
@@ -154,7 +154,7 @@ def test_brokers_are_killed_while_spark_writes(two: Standalone) -> None:
     for number in range(2):
         at = len(published) + 2
         wait_for(lambda at=at: len(published) >= at)
-        kill(processes(two)[f"broker-{number}"])
+        kill(two.processes()[f"broker-{number}"])
     thread.join(60)
     assert published == list(range(PUBLISHES))
     assert len(rows(two)) == PUBLISHES * PARTITIONS

@@ -16,7 +16,6 @@ from tests.support.several_brokers import (
     Load,
     kill,
     owners,
-    processes,
     read,
     spread,
     wait_for,
@@ -72,7 +71,7 @@ def test_brokers_that_share_a_zookeeper_move_topics_and_go_on_without_it(
                 after = owners(standalone, TOPICS)
                 assert all(before[topic] != after[topic] for topic in TOPICS)
                 go_on(load)
-                there = processes(standalone)
+                there = standalone.processes()
                 server.process.kill()
                 gone = time.monotonic()
                 while time.monotonic() < gone + 1.4 * SESSION_SECONDS:
@@ -81,7 +80,7 @@ def test_brokers_that_share_a_zookeeper_move_topics_and_go_on_without_it(
                 asyncio.run(server.ready())
                 wait_for(lambda: can_look_up(standalone), 60)
                 spread(standalone, TOPICS)
-                assert processes(standalone) == there
+                assert standalone.processes() == there
                 kill(there["broker-0"])
                 go_on(load)
             load.wait_until_consumed()

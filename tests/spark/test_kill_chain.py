@@ -1,6 +1,7 @@
 """Publish, stream, exactly-once sink, consume: driver or broker are killed at random moments.
 
-With several brokers any of their processes is killed, and the bookies' one."""
+With several brokers any of their processes is killed, and the bookies' one; of a cluster
+ZooKeeper, too."""
 
 from __future__ import annotations
 
@@ -19,9 +20,10 @@ import pytest
 
 from pulsark.admin_client.client import AdminClient
 from tests.support.chain import Row, differences
+from tests.support.local_cluster import LocalCluster
 from tests.support.process_tree import kill_tree
 from tests.support.python_client import connected
-from tests.support.several_brokers import kill, processes, spread
+from tests.support.several_brokers import kill, spread
 from tests.support.standalone import Standalone
 
 ROOT = Path(__file__).parents[2]
@@ -179,14 +181,17 @@ def backlog(broker: Standalone) -> int:
 @pytest.mark.timeout(3600)
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kills", "brokers"),
+    ("kills", "kind", "brokers"),
     [
-        pytest.param(2, 1, id="two"),
-        pytest.param(100, 1, id="hundred", marks=pytest.mark.chaos),
-        pytest.param(60, 3, id="sixty-at-three-brokers", marks=pytest.mark.chaos),
+        pytest.param(2, Standalone, 1, id="two"),
+        pytest.param(100, Standalone, 1, id="hundred", marks=pytest.mark.chaos),
+        pytest.param(60, Standalone, 3, id="sixty-at-three-brokers", marks=pytest.mark.chaos),
+        pytest.param(30, LocalCluster, 2, id="thirty-at-a-cluster", marks=pytest.mark.chaos),
     ],
 )
-def test_each_message_is_there_once_and_in_order(kills: int, brokers: int, tmp_path: Path) -> None:
+def test_each_message_is_there_once_and_in_order(
+    kills: int, kind: type[Standalone], brokers: int, tmp_path: Path
+) -> None:
     seed = int(os.environ.get("SEED") or random.SystemRandom().randrange(2**32))
     print(f"SEED={seed}")
     rng = random.Random(seed)
@@ -194,7 +199,7 @@ def test_each_message_is_there_once_and_in_order(kills: int, brokers: int, tmp_p
     rng.shuffle(victims)
     with ExitStack() as stack:
         words = ["--brokers", str(brokers)] if brokers > 1 else []
-        broker = stack.enter_context(Standalone(tmp_path / "data", *words, env=SETTINGS))
+        broker = stack.enter_context(kind(tmp_path / "data", *words, env=SETTINGS))
         admin = AdminClient(broker.web_url)
         for topic, partitions in ((SOURCE, SOURCE_PARTITIONS), (SINK, SINK_PARTITIONS)):
             admin.call("PUT", f"/{topic.replace('://', '/')}/partitions", partitions)
@@ -224,7 +229,7 @@ def test_each_message_is_there_once_and_in_order(kills: int, brokers: int, tmp_p
                 driver.kill()
                 driver = Driver(broker, tmp_path)
             elif brokers > 1:  # the supervisor starts it again
-                kill(rng.choice(sorted(processes(broker).values())))
+                kill(rng.choice(sorted(broker.processes().values())))
             else:
                 broker.kill()
                 broker.start()

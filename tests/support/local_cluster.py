@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,14 @@ class LocalCluster(Standalone):
         super().start(timeout)
         return self
 
-    def processes(self) -> dict[str, int]:
-        """The children by role, as they are now."""
-        info: dict[str, Any] = json.loads((self.data_dir / "cluster.json").read_text())
-        brokers = {f"broker-{n}": int(each["pid"]) for n, each in enumerate(info["brokers"])}
-        return {**{name: int(pid) for name, pid in info["servers"].items()}, **brokers}
+    def bookies(self) -> dict[str, str]:
+        """The state of each bookie by its name, as a broker sees it."""
+        with urllib.request.urlopen(f"{self.web_url}/admin/v2/bookies/all", timeout=20) as answer:
+            return {one["bookieId"]: one["state"] for one in json.load(answer)["bookies"]}
+
+    def bookies_are_available(self) -> bool:
+        """Whether the brokers have all of them."""
+        return set(self.bookies().values()) == {"available"}
 
     def broker_at(self, url: str) -> int:
         """The process of the broker with this service URL."""

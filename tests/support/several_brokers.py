@@ -12,18 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import pulsar
 
 from tests.support.standalone import Standalone
-
-
-def processes(standalone: Standalone) -> dict[str, int]:
-    """The children by role, as they are now."""
-    info: dict[str, Any] = json.loads((standalone.data_dir / "standalone.json").read_text())
-    brokers = {f"broker-{n}": int(each["pid"]) for n, each in enumerate(info["brokers"])}
-    return {"bookie": int(info["bookiePid"]), **brokers}
 
 
 def kill(pid: int) -> None:

@@ -93,6 +93,14 @@ class Standalone:
         )
         return self
 
+    def processes(self) -> dict[str, int]:
+        """The children of one with several brokers, by role, as they are now."""
+        info: dict[str, Any] = json.loads((self.data_dir / f"{self.COMMAND}.json").read_text())
+        servers = {name: int(pid) for name, pid in info.get("servers", {}).items()}
+        if "bookiePid" in info:
+            servers["bookie"] = int(info["bookiePid"])
+        return {**servers, **{f"broker-{n}": int(b["pid"]) for n, b in enumerate(info["brokers"])}}
+
     def kill(self) -> None:
         """SIGKILL: nothing gets a chance to be written."""
         self._end(signal.SIGKILL)
