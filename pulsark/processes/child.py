@@ -16,7 +16,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pulsark.errors import PulsarkError
+from pulsark.errors import ConfigError, PulsarkError
 from pulsark.log_format import start_logging
 from pulsark.processes.duty import BEAT, BEAT_SECONDS, BOOKIE, Duty
 from pulsark.runtime import Runtime, collect_rarely, hand_over_promptly
@@ -80,7 +80,7 @@ class ProcessLife:
 
     def tell_error(self, error: PulsarkError) -> None:
         """Tell the supervisor why the process ends."""
-        self._tell(error=str(error))
+        self._tell(error=str(error), lasts=isinstance(error, ConfigError))
 
     def _tell(self, **told: object) -> None:
         with contextlib.suppress(OSError):

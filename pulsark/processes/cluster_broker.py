@@ -8,9 +8,9 @@ ended exits, because others may own its bundles now: whoever runs it (systemd, K
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pulsark import __version__
@@ -26,6 +26,7 @@ from pulsark.processes.until_signal import serve_until_signal
 from pulsark.runtime import Runtime
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from pulsark.config.settings import Settings
@@ -74,13 +75,7 @@ class ClusterBroker:
 
 async def serve_broker(settings: Settings, ready: asyncio.Future[dict[str, Any]]) -> None:
     """Run a broker until SIGINT or SIGTERM. ``MetadataError`` if its session ended."""
-    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def fail(error: PulsarkError) -> None:
-        if not ended.done():
-            ended.set_exception(error)
-
-    await serve_until_signal(ClusterBroker(settings, Runtime(), fail), ready, ended)
+    await serve_until_signal(partial(ClusterBroker, settings, Runtime()), ready)
 
 
 def _check(settings: Settings) -> None:

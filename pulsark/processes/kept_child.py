@@ -35,6 +35,10 @@ SILENT_BEATS_MAX: Final = 12
 """A ready process that misses this many beats is killed: its event loop is blocked and its metadata
 session has expired. The supervisor counts its own beats, so a paused machine kills no process."""
 
+HOPELESS_STARTS: Final = 8
+"""So many starts in a row fail for a reason that no restart mends until a role is given up. They
+take a quarter of a minute: what stood in the way may be a process that was about to end."""
+
 LAST_WORDS_SECONDS: Final = 1.0
 """How long the socket of a process that has ended is read."""
 
@@ -45,10 +49,25 @@ class KeptChild:
     """One role. Its process ends with this one, because it then reads the end of its socket."""
 
     def __init__(
-        self, name: str, duty: Callable[[], Duty], ready: Callable[[dict[str, Any]], None]
+        self,
+        name: str,
+        duty: Callable[[], Duty],
+        ready: Callable[[dict[str, Any]], None],
+        *,
+        check: Callable[[], None] = lambda: None,
+        given_up: Callable[[ConfigError], None] = lambda error: None,
+        vital: bool = False,
     ) -> None:
-        """``duty`` is called at each start, ``ready`` with the report of each new process."""
+        """``duty`` is called at each start, ``ready`` with the report of each new process.
+
+        ``check`` is called before a restart, and raises ``ConfigError`` if that is of no use; then
+        there is none, and ``given_up`` is called. So it is if the role is ``vital``, and fails to
+        start again and again for a reason that lasts. Others may do without one that is not.
+        """
         self.name = name
+        self._check = check
+        self._given_up = given_up
+        self._vital = vital
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the role is first ready; ``ConfigError`` if its first process fails."""
         self._duty = duty
@@ -60,6 +79,7 @@ class KeptChild:
         self._silent_beats = 0
         self._watch: asyncio.TimerHandle | None = None
         self._error = ""
+        self._lasts = False
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -95,13 +115,16 @@ class KeptChild:
                 self._process.send_signal(signum)
 
     async def _keep(self) -> None:
-        pause = PAUSE_SECONDS
+        pause, hopeless = PAUSE_SECONDS, 0
         while not self._stopping.is_set():
             how = await self._live()
             if self._stopping.is_set():
                 return
             if not self.first.done():
                 self.first.set_exception(ConfigError(self._error or f"{self.name} {how}"))
+                return
+            hopeless = hopeless + 1 if self._lasts else 0
+            if self._is_given_up(hopeless):
                 return
             if self._ready_at is not None and self._loop.time() - self._ready_at > SOUND_SECONDS:
                 pause = PAUSE_SECONDS
@@ -112,9 +135,19 @@ class KeptChild:
                     await self._stopping.wait()
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
+    def _is_given_up(self, hopeless: int) -> bool:
+        try:
+            self._check()
+            if self._vital and hopeless >= HOPELESS_STARTS:
+                raise ConfigError(f"{self.name}: {self._error}")
+        except ConfigError as error:
+            self._given_up(error)
+            return True
+        return False
+
     async def _live(self) -> str:
         """Run one process; returns how it ended."""
-        self._ready_at, self._error = None, ""
+        self._ready_at, self._error, self._lasts = None, "", False
         duty = self._duty()
         try:
             ours, process = await self._started(duty)
@@ -176,7 +209,7 @@ class KeptChild:
 
     def _hear(self, told: dict[str, Any]) -> None:
         if "error" in told:
-            self._error = told["error"]
+            self._error, self._lasts = told["error"], told.get("lasts", False)
             return
         self._ready_at = self._loop.time()
         self._look()

@@ -38,11 +38,24 @@ class Server(Protocol):
 class KeptServer:
     """One server, from ``start`` to ``stop``."""
 
-    def __init__(self, name: str, server: Server, ready: Callable[[], None]) -> None:
-        """``ready`` is called whenever a new process serves."""
+    def __init__(
+        self,
+        name: str,
+        server: Server,
+        ready: Callable[[], None],
+        check: Callable[[], None] = lambda: None,
+        given_up: Callable[[ConfigError], None] = lambda error: None,
+    ) -> None:
+        """``ready`` is called whenever a new process serves, ``check`` before a restart.
+
+        That raises ``ConfigError`` if it is of no use; then there is none, and ``given_up`` is
+        called.
+        """
         self.name = name
         self._server = server
         self._ready = ready
+        self._check = check
+        self._given_up = given_up
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -71,6 +84,11 @@ class KeptServer:
             await asyncio.sleep(LOOK_SECONDS)
             if self._server.process.is_running:
                 continue
+            try:
+                self._check()
+            except ConfigError as error:
+                self._given_up(error)
+                return
             log.error("%s has ended; restarting it in %g s", self.name, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS_MAX)

@@ -40,6 +40,7 @@ from pulsark.processes.maven import class_path
 from pulsark.processes.until_signal import serve_until_signal
 from pulsark.processes.zookeeper_server import ZooKeeperServer
 from pulsark.runtime import OsDisk, lock_directory
+from pulsark.storage.backup.data_dir import Locks
 from pulsark.storage.bookkeeper.paths import CLUSTER
 
 if TYPE_CHECKING:
@@ -67,10 +68,17 @@ TABLES: Final = "tables"
 class LocalCluster:
     """All processes of one directory; they start and stop in order."""
 
-    def __init__(self, settings: Settings, jars: Path, progress: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        jars: Path,
+        progress: Callable[[str], None],
+        failed: Callable[[ConfigError], None] = lambda error: None,
+    ) -> None:
         """``standaloneBrokers`` and ``bookies`` say how many; ``progress`` hears what serves.
 
-        ``jars``: a directory where those of BookKeeper are kept.
+        ``jars``: a directory where those of BookKeeper are kept. ``failed`` is called if nothing
+        can go on, and no restart of a process helps.
         """
         self._jars = jars
         self._settings = settings
@@ -79,8 +87,16 @@ class LocalCluster:
         self._disk = OsDisk()
         self._cleanup = contextlib.AsyncExitStack()
         self._servers: dict[str, KeptServer] = {}
+        self._failed = failed
+        self._locks = Locks({})
         self._brokers = [
-            KeptChild(f"broker-{n}", partial(self._duty_of, n), partial(self._is_ready, n))
+            KeptChild(
+                f"broker-{n}",
+                partial(self._duty_of, n),
+                partial(self._is_ready, n),
+                check=self._check_data,
+                given_up=failed,
+            )
             for n in range(settings.standaloneBrokers)
         ]
         self._found: dict[int, dict[str, Any]] = {}
@@ -118,6 +134,11 @@ class LocalCluster:
                 "directory (--data-dir)"
             )
         self._cleanup.callback(os.close, lock)
+        self._locks = Locks({str(self._data): lock})
+
+    def _check_data(self) -> None:
+        """A server that is started again would begin anew, without what the others have."""
+        self._locks.check()
 
     async def _jars_fetched(self) -> str:
         """The class path of bookies."""
@@ -142,8 +163,10 @@ class LocalCluster:
         await asyncio.gather(*[self._start_server(*bookie) for bookie in bookies.items()])
 
     async def _start_server(self, name: str, server: Server) -> None:
-        self._servers[name] = KeptServer(name, server, partial(self._server_is_ready, name))
-        await self._servers[name].start()
+        ready = partial(self._server_is_ready, name)
+        kept = KeptServer(name, server, ready, self._check_data, self._failed)
+        self._servers[name] = kept
+        await kept.start()
 
     def _server_is_ready(self, name: str) -> None:
         self._tell(f"{name} serves (process {self._servers[name].pid})")
@@ -221,6 +244,5 @@ async def serve_cluster(
     ready: asyncio.Future[dict[str, Any]],
     progress: Callable[[str], None],
 ) -> None:
-    """Run a cluster until SIGINT or SIGTERM."""
-    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    await serve_until_signal(LocalCluster(settings, jars, progress), ready, ended)
+    """Run a cluster until SIGINT or SIGTERM; ``ConfigError`` if it cannot go on."""
+    await serve_until_signal(partial(LocalCluster, settings, jars, progress), ready)

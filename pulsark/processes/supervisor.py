@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pulsark import __version__
 from pulsark.config.addresses import asks_for_login, check_access, hosts_of, listening
 from pulsark.config.several_brokers import SHARED_PORTS, of_broker
+from pulsark.config.store_urls import store_url
 from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.errors import ConfigError
 from pulsark.processes.access import warn_of_access
@@ -26,10 +27,11 @@ from pulsark.processes.kept_child import KeptChild
 from pulsark.processes.run_directory import RunDirectory
 from pulsark.processes.until_signal import serve_until_signal
 from pulsark.runtime import Runtime
-from pulsark.storage.backup.data_dir import DataDir, locked_itself
+from pulsark.storage.backup.data_dir import DataDir, Locks, locked_itself
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
     from pulsark.config.settings import Settings
 
@@ -49,8 +51,18 @@ _SCHEMES: Final = ("pulsar", "pulsar+ssl", "http", "https")
 class Supervisor:
     """All processes of one data directory; they start and stop in order."""
 
-    def __init__(self, settings: Settings, runtime: Runtime, *, adopt: bool = False) -> None:
-        """``adopt``: take bookies and tables as they are, although the metadata are older."""
+    def __init__(
+        self,
+        settings: Settings,
+        runtime: Runtime,
+        failed: Callable[[ConfigError], None] = lambda error: None,
+        *,
+        adopt: bool = False,
+    ) -> None:
+        """``failed`` is called if nothing can go on, and no restart of a process helps.
+
+        ``adopt``: take bookies and tables as they are, although the metadata are older.
+        """
         self._settings = settings
         self._adopt = adopt
         self._runtime = runtime
@@ -59,9 +71,12 @@ class Supervisor:
         self._sockets: dict[str, list[socket.socket]] = {key: [] for key in SHARED_PORTS}
         self._urls = ServiceUrls()
         self._disks: Disks | None = None
-        self._bookie = KeptChild(BOOKIE, self._duty_of_bookie, self._bookie_is_ready)
+        self._locks = Locks({})
+        self._failed = failed
+        kept = partial(KeptChild, check=self._check_data, given_up=self._give_up)
+        self._bookie = kept(BOOKIE, self._duty_of_bookie, self._bookie_is_ready, vital=True)
         self._brokers = [
-            KeptChild(f"broker-{n}", partial(self._duty_of, n), partial(self._is_ready, n))
+            kept(f"broker-{n}", partial(self._duty_of, n), partial(self._is_ready, n))
             for n in range(settings.standaloneBrokers)
         ]
         self._found: dict[int, dict[str, Any]] = {}
@@ -73,7 +88,7 @@ class Supervisor:
         settings = self._settings
         check_access(settings.bindAddress, insecure=settings.insecure or asks_for_login(settings))
         self._runtime.disk.make_dirs(self._data.path)
-        self._cleanup.enter_context(locked_itself(self._data))
+        self._locks = self._cleanup.enter_context(locked_itself(self._data))
         await self._wait_for_children_of_others()
         self._listen()
         warn_of_access(settings)
@@ -91,6 +106,20 @@ class Supervisor:
     async def stop(self) -> None:
         """Stop everything in reverse order. All durable state is on disk afterwards."""
         await self._cleanup.aclose()
+
+    def _check_data(self) -> None:
+        """A process that is started again would make everything anew, or miss it for ever."""
+        self._locks.check()
+        path = self._data.metadata_path
+        if not store_url(self._settings) and not os.path.lexists(path):
+            raise ConfigError(
+                f"the metadata store {path} was deleted while it was in use: no process can go on "
+                "without it. Restore a backup"
+            )
+
+    def _give_up(self, error: ConfigError) -> None:
+        log.error("stopping all processes: %s", error)
+        self._failed(error)
 
     async def _stop_brokers(self) -> None:
         await asyncio.gather(*[broker.stop(BROKER_STOP_SECONDS) for broker in self._brokers])
@@ -185,6 +214,5 @@ class Supervisor:
 async def supervise(
     settings: Settings, ready: asyncio.Future[dict[str, Any]], *, adopt: bool = False
 ) -> None:
-    """Run several brokers until SIGINT or SIGTERM."""
-    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    await serve_until_signal(Supervisor(settings, Runtime(), adopt=adopt), ready, ended)
+    """Run several brokers until SIGINT or SIGTERM; ``ConfigError`` if they cannot go on."""
+    await serve_until_signal(partial(Supervisor, settings, Runtime(), adopt=adopt), ready)

@@ -8,20 +8,29 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pulsark.errors import PulsarkError
     from pulsark.processes.child import Process
 
 log = logging.getLogger(__name__)
 
 
 async def serve_until_signal(
-    process: Process, ready: asyncio.Future[dict[str, Any]], ended: asyncio.Future[None]
+    make: Callable[[Callable[[PulsarkError], None]], Process],
+    ready: asyncio.Future[dict[str, Any]],
 ) -> None:
     """Start, set ``ready`` to what was started, and stop in order at the end.
 
-    The end is a signal, also while it starts, or that ``ended`` is done: with an error if the
-    process cannot go on.
+    The end is a signal, also while it starts, or an error with which the process calls what
+    ``make`` is given: it cannot go on. That is raised.
     """
     loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+
+    def fail(error: PulsarkError) -> None:
+        if not ended.done():
+            ended.set_exception(error)
 
     def end() -> None:
         if not ended.done():
@@ -29,6 +38,7 @@ async def serve_until_signal(
 
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, end)
+    process = make(fail)
     starting = loop.create_task(process.start())
     either: set[asyncio.Future[Any]] = {starting, ended}
     try:

@@ -176,6 +176,15 @@ def test_children_end_with_their_supervisor_and_another_one_takes_over(tmp_path:
         with connected(second) as client:
             client.create_producer("t").send(b"after")
             assert read(client, "t", [b"before", b"after"]) == [b"before", b"after"]
+        # It does not start what has ended anew where all was deleted.
+        victim = processes(second)["bookie"]
+        for each in second.data_dir.iterdir():
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
+        kill(victim)
+        assert second.wait(60) == 1
+        said = second.log_path.read_text().splitlines()[-1]
+        assert "was deleted or replaced while it was in use" in said
+        assert not (second.data_dir / "metadata.db").exists()
 
 
 def test_a_second_supervisor_is_refused(two: Standalone) -> None:

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pulsark.errors import ConfigError
-from pulsark.runtime import Disk, lock_directory
+from pulsark.runtime import LOCK_NAME, Disk, lock_directory
 from pulsark.storage.bookie.fleet import BookieHome
 from pulsark.storage.roots.root_files import absolute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pulsark.config.settings import Settings
@@ -91,6 +91,22 @@ class DataDir:
         return list(self.roots) or [os.path.join(home.ledger_dir, "table") for home in self.homes]
 
 
+@dataclass(frozen=True, slots=True)
+class Locks:
+    """Locks of directories that are held."""
+
+    held: Mapping[str, int]
+
+    def check(self) -> None:
+        """``ConfigError`` if one of the directories is not the one that was locked."""
+        for path, lock in self.held.items():
+            if not _is_lock_of(lock, path):
+                raise ConfigError(
+                    f"{path} was deleted or replaced while it was in use: no process can go on "
+                    "with it. Restore a backup, or begin with an empty directory"
+                )
+
+
 @contextlib.contextmanager
 def locked(data: DataDir) -> Iterator[None]:
     """Hold the locks of a data directory and of all directories of its bookies.
@@ -103,12 +119,12 @@ def locked(data: DataDir) -> Iterator[None]:
         yield
 
 
-def locked_itself(data: DataDir) -> AbstractContextManager[None]:
+def locked_itself(data: DataDir) -> AbstractContextManager[Locks]:
     """Hold the lock of a data directory alone: another process has its bookies."""
     return _locked(data, (data.path,))
 
 
-def locked_bookies(data: DataDir) -> AbstractContextManager[None]:
+def locked_bookies(data: DataDir) -> AbstractContextManager[Locks]:
     """Hold the locks of the bookies' directories alone."""
     return _locked(data, _of_bookies(data))
 
@@ -118,8 +134,8 @@ def _of_bookies(data: DataDir) -> list[str]:
 
 
 @contextlib.contextmanager
-def _locked(data: DataDir, paths: Sequence[str]) -> Iterator[None]:
-    held = []
+def _locked(data: DataDir, paths: Sequence[str]) -> Iterator[Locks]:
+    held = {}
     try:
         for path in dict.fromkeys(map(os.path.realpath, paths)):
             try:
@@ -132,13 +148,27 @@ def _locked(data: DataDir, paths: Sequence[str]) -> Iterator[None]:
                     f"{key}: {path} is in use by another process; stop it or choose another "
                     "directory (--data-dir, journalDirectories, ledgerDirectories)"
                 )
-            held.append(lock)
-        yield
+            held[path] = lock
+        yield Locks(held)
     finally:
-        for lock in held:
+        for lock in held.values():
             os.close(lock)
 
 
 def _default_home(path: str, place: int) -> BookieHome:
     home = os.path.join(path, "bookies", f"bookie-{place}")
     return BookieHome(os.path.join(home, "journal"), os.path.join(home, "ledgers"))
+
+
+def _is_lock_of(lock: int, path: str) -> bool:
+    """Whether a lock that ``lock_directory`` took is still that of the directory.
+
+    It is not if the directory, or all that is in it, was deleted or replaced.
+    """
+    try:
+        found = os.stat(os.path.join(path, LOCK_NAME))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # a file system that does not answer now, perhaps
+        return True
+    return os.path.samestat(found, os.fstat(lock))

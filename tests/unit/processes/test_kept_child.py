@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,13 +55,14 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         program: str,
         scenario: Callable[[KeptChild, Ready], Awaitable[None]],
         hear: Callable[[Ready, dict[str, Any]], None] = Ready.hear,
+        **of_role: Any,
     ) -> None:
         monkeypatch.setattr(kept_child, "PROGRAM", (sys.executable, "-c", BEGIN + program))
 
         async def main() -> None:
             ready = Ready()
             duty = Duty("broker-7", Settings())
-            child = KeptChild(duty.role, lambda: duty, partial(hear, ready))
+            child = KeptChild(duty.role, lambda: duty, partial(hear, ready), **of_role)
             child.start()
             try:
                 await scenario(child, ready)
@@ -152,6 +154,62 @@ def test_one_that_cannot_be_started_now_is_tried_again(
         assert len(attempts) == 3
 
     kept(READY + UNTIL_THE_END, scenario)
+
+
+def test_a_role_is_given_up_if_a_check_says_that_no_restart_helps(
+    kept: Callable[..., None],
+) -> None:
+    given_up: asyncio.Queue[ConfigError] = asyncio.Queue()
+
+    def check() -> None:
+        raise ConfigError("the data are gone")
+
+    async def scenario(child: KeptChild, ready: Ready) -> None:
+        os.kill(await ready.next(), signal.SIGKILL)
+        async with asyncio.timeout(30):
+            assert str(await given_up.get()) == "the data are gone"
+        assert (child.pid, ready.told.empty()) == (0, True)
+
+    kept(READY + UNTIL_THE_END, scenario, check=check, given_up=given_up.put_nowait)
+
+
+@pytest.mark.parametrize(
+    ("vital", "lasts", "ends"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_a_vital_role_is_given_up_if_its_reason_lasts(
+    kept: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    vital: bool,
+    lasts: bool,
+    ends: bool,
+) -> None:
+    monkeypatch.setattr(kept_child, "HOPELESS_STARTS", 3)
+    heard: asyncio.Queue[dict[str, Any] | ConfigError] = asyncio.Queue()
+    starts = tmp_path / "starts"
+    # The first one is ready, the fifth one as well; those between say why they cannot be.
+    program = f"""
+with open({str(starts)!r}, "a") as file:
+    number = file.write("x") and file.tell()
+if number in (1, 5):
+    {READY.strip()}
+    {UNTIL_THE_END}
+else:
+    say(b'{{"error": "no such store", "lasts": {str(lasts).lower()}}}')
+"""
+
+    async def scenario(child: KeptChild, _: Ready) -> None:
+        await heard.get()
+        os.kill(child.pid, signal.SIGKILL)
+        async with asyncio.timeout(30):
+            last = await heard.get()
+        assert (str(last) == "broker-7: no such store") == ends
+        assert len(starts.read_text()) == (4 if ends else 5)
+
+    def hear(_: Ready, told: dict[str, Any]) -> None:
+        heard.put_nowait(told)
+
+    kept(program, scenario, hear, vital=vital, given_up=heard.put_nowait)
 
 
 def test_a_report_that_cannot_be_kept_does_not_end_it(kept: Callable[..., None]) -> None:
