@@ -177,7 +177,7 @@ def test_children_end_with_their_supervisor_and_another_one_takes_over(tmp_path:
             client.create_producer("t").send(b"after")
             assert read(client, "t", [b"before", b"after"]) == [b"before", b"after"]
         # It does not start what has ended anew where all was deleted.
-        victim = processes(second)["bookie"]
+        victim = second.processes()["bookie"]
         for each in second.data_dir.iterdir():
             shutil.rmtree(each) if each.is_dir() else each.unlink()
         kill(victim)
