@@ -37,7 +37,7 @@ def test_a_bookie_that_hangs_is_shown_as_away_until_it_goes_on(cluster: LocalClu
     wait_for(lambda: cluster.bookies() == all_there, 60)
 
 
-@pytest.mark.feature("F60", "F68", "F70")
+@pytest.mark.feature("F60", "F65", "F68", "F70")
 def test_clients_go_on_when_a_bookie_and_a_broker_are_killed(cluster: LocalCluster) -> None:
     topics = [f"killed-{number}" for number in range(4)]
     with connected(cluster) as client:

@@ -43,7 +43,7 @@ def topics(request: pytest.FixtureRequest) -> list[str]:
     return [f"{test}-{number}" for number in range(8)]
 
 
-@pytest.mark.feature("F83")
+@pytest.mark.feature("F83", "F88")
 def test_clients_use_all_brokers_by_one_address(two: Standalone, topics: list[str]) -> None:
     with connected(two) as client:
         with Load(client, topics) as load:
