@@ -98,9 +98,13 @@ class AdminServer:
         if len(self._waiting) + served >= self._broker.settings.maxHttpServerConnections:
             return False
         self._waiting.add(connection)
+        self.load_soon()
+        return True
+
+    def load_soon(self) -> None:
+        """Begin the import now, if it was not."""
         if self._http is None and self._loading is None:
             self._loading = asyncio.get_running_loop().create_task(self._load())
-        return True
 
     def _begin_trial(self, host: str) -> Trial | None:
         """Whether a client of this address is served: ``CrowdedOutError`` if not."""

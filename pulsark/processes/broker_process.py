@@ -56,7 +56,7 @@ class BrokerProcess:
             bookie_id: await self._bookie(bookie_id, run, metadata)
             for bookie_id in duty.disks.bookies
         }
-        shared = SharedPorts(sockets, duty.urls, run.address_of_broker)
+        shared = SharedPorts(sockets, duty.urls, run.address_of_broker, duty.in_place)
         settings = within_fleet(self._settings, len(bookies))
         stored = Stored(metadata, bookies, duty.disks.roots)
         served = ServedBroker(settings, runtime, stored, cleanup, adopt=self._adopt, shared=shared)

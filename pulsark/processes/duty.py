@@ -51,6 +51,8 @@ class BrokerDuty:
     """Descriptors of shared ports, by setting."""
     urls: ServiceUrls
     """The URLs of the shared ports."""
+    in_place: bool = False
+    """Whether it takes the place of a process that has ended, and its clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class Duty:
                 "disks": self.broker.disks.to_json(),
                 "sockets": {key: list(fds) for key, fds in self.broker.sockets.items()},
                 "urls": list(self.broker.urls),
+                "inPlace": self.broker.in_place,
             }
         return json.dumps(told).encode() + b"\n"
 
@@ -90,6 +93,9 @@ class Duty:
         broker = None
         if (found := told.get("broker")) is not None:
             broker = BrokerDuty(
-                Disks.from_json(found["disks"]), found["sockets"], ServiceUrls(*found["urls"])
+                Disks.from_json(found["disks"]),
+                found["sockets"],
+                ServiceUrls(*found["urls"]),
+                found["inPlace"],
             )
         return cls(told["role"], Settings(**settings), broker, adopt=told["adopt"])

@@ -76,6 +76,8 @@ class SharedPorts:
     urls: ServiceUrls
     address_of: Callable[[int], str]
     """The Unix socket of the broker with this binary port."""
+    in_place: bool = False
+    """Whether this process takes the place of one that has ended."""
 
 
 class ServedBroker:
@@ -162,6 +164,9 @@ class ServedBroker:
             of_cluster=self._of_cluster,
         )
         server.serve()
+        if self._shared is not None and self._shared.in_place:
+            # Clients and other brokers will ask at once, some of them this one through another.
+            admin.load_soon()
         return urls
 
     async def _open_ports(

@@ -171,7 +171,7 @@ class Supervisor:
         return Duty(
             f"broker-{number}",
             of_broker(self._settings, number),
-            BrokerDuty(self._disks, sockets, self._urls),
+            BrokerDuty(self._disks, sockets, self._urls, in_place=number in self._found),
             [descriptor for descriptors in sockets.values() for descriptor in descriptors],
             adopt=self._adopt,  # one that is started again may not have looked at all tables yet
         )

@@ -273,6 +273,22 @@ def test_a_request_that_came_in_time_waits_for_a_slow_import(
     on_port(check)
 
 
+def test_the_import_may_begin_before_anybody_asks() -> None:
+    async def check(port: int, server: AdminServer) -> None:
+        server.load_soon()
+        assert server._loading is not None
+        await server._loading
+        imported = server._http
+        server.load_soon()  # that was it
+        reader, writer = await connect(port)
+        writer.write(GET)
+        assert await response(reader) == (200, b'["standalone"]')
+        assert server._http is imported is not None
+        writer.close()
+
+    on_port(check)
+
+
 def test_too_many_connections_are_refused() -> None:
     async def check(port: int, server: AdminServer) -> None:
         first = await connect(port)

@@ -11,7 +11,7 @@ from pulsark.storage.table.root_identity import StorageRoots
 def test_of_a_broker() -> None:
     roots = StorageRoots(("/a", "/b"), {"/a": "1", "/b": "2"}, {"/old": "/a"})
     broker = BrokerDuty(
-        Disks(["bookie-1"], roots), {"brokerServicePort": [5, 6]}, ServiceUrls("pulsar://x:1")
+        Disks(["bookie-1"], roots), {"brokerServicePort": [5, 6]}, ServiceUrls("pulsar://x:1"), True
     )
     duty = Duty("broker-1", Settings(journalDirectories=("/j",), webServicePort=None), broker)
     assert Duty.decode(duty.encode()) == duty
