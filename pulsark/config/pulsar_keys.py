@@ -342,7 +342,6 @@ sslFactoryPlugin=org.apache.pulsar.common.util.DefaultPulsarSslFactory
 sslFactoryPluginParams
 statsProviderClass=org.apache.bookkeeper.stats.prometheus.PrometheusMetricsProvider
 statsUpdateInitialDelayInSecs=60
-statusFilePath
 streamingDispatch=false
 strictBookieAffinityEnabled=false
 subscriptionKeySharedUseClassicPersistentImplementation=false

@@ -394,6 +394,12 @@ class Settings(PolicySettings):
 
     # -- the process -------------------------------------------------------------------------
 
+    statusFilePath: str = setting(
+        "",
+        "",
+        "/status.html says OK only while there is this file, so that a broker can be taken out of "
+        "a load balancer; empty: once the broker has started",
+    )
     logLevel: str = setting(
         "WARNING",
         "",

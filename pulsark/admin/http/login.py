@@ -12,6 +12,9 @@ from pulsark.security.logins import Logins
 from pulsark.security.provider import LoginError
 from pulsark.security.request_login import REFUSED, log_in
 
+OPEN = ("/status.html",)
+"""Says nothing that an open port does not."""
+
 
 class LoginGate:
     """Lets requests through with their principal in the state, and answers 401 to others.
@@ -22,7 +25,8 @@ class LoginGate:
     def __init__(self, app: ASGIApp, logins: Logins, settings: Settings) -> None:
         self._app = app
         self._logins = logins
-        self._open = () if settings.authenticateMetricsEndpoint else ("/metrics",)
+        metrics = () if settings.authenticateMetricsEndpoint else ("/metrics",)
+        self._open = (*OPEN, *metrics)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""

@@ -128,6 +128,11 @@ def test_metrics_are_open_unless_they_are_not(
     assert with_metrics_closed.get("/metrics", authorization=BEARER).status == 200
 
 
+def test_probes_need_no_login(closed: AdminApi) -> None:
+    assert closed.get("/status.html").body == b"OK"
+    assert closed.get("/admin/v2/brokers/ready").status == 401
+
+
 def test_logins_are_counted(closed: AdminApi) -> None:
     closed.get(TENANTS, authorization=BEARER)
     closed.get(TENANTS, authorization="Bearer x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -256,4 +257,15 @@ def test_requests_have_a_rate_and_those_that_are_refused_do_not_count() -> None:
     assert api.get(path).reason == "Too many requests; httpRequestsMaxPerSecond is exceeded"
     api.clock.ms += 500
     assert [api.get(path).status for _ in range(2)] == [200, 429]
+    api.close()
+
+
+def test_a_broker_is_taken_out_of_a_load_balancer_by_a_file(tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    api = AdminApi(statusFilePath=str(status))
+    assert api.get("/status.html").status == 404
+    status.touch()
+    assert api.get("/status.html").body == b"OK"
+    status.unlink()
+    assert api.get("/status.html").status == 404
     api.close()
