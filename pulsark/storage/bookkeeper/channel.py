@@ -44,6 +44,11 @@ T = TypeVar("T")
 
 _USER_TIMEOUT: Final = getattr(socket, "TCP_USER_TIMEOUT", None)
 
+STALL_SECONDS: Final = 0.5
+"""A timer that is later than this was called by a loop that stood still. The answer may be there,
+so the bookie gets as long again. Else a process that was stopped would give up all bookies at once.
+"""
+
 
 class _Run:
     """An add of consecutive entries that is not answered in full."""
@@ -184,13 +189,21 @@ class Channel(asyncio.Protocol):
             self._transport.abort()
 
     async def _answered(self, future: asyncio.Future[T]) -> T:
+        seconds = self._settings.read_seconds
+        due = self._loop.time() + seconds
         try:
-            async with asyncio.timeout(self._settings.read_seconds):
-                return await future
-        except TimeoutError:
-            error = self._silent(self._settings.read_seconds)
-            self.fail(error)
-            raise error from None
+            await asyncio.wait((future,), timeout=seconds)
+            if not future.done() and self._loop.time() - due > STALL_SECONDS:
+                await asyncio.wait((future,), timeout=STALL_SECONDS)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        if future.done():
+            return future.result()
+        future.cancel()
+        error = self._silent(seconds)
+        self.fail(error)
+        raise error
 
     def _has_room_for(self, run: _Run) -> bool:
         return not self._sent_entries or (
@@ -218,7 +231,7 @@ class Channel(asyncio.Protocol):
         self._flushing = False
         self.flush()
 
-    def _look(self) -> None:
+    def _look(self, again: bool = False) -> None:
         """Fail if the oldest add is overdue; otherwise look again when it will be."""
         self._watch = None
         order = self._order
@@ -226,10 +239,13 @@ class Channel(asyncio.Protocol):
             order.popleft()
         if not order:
             return
-        if self._loop.time() >= order[0].due:
-            self.fail(self._silent(self._settings.add_seconds))
-        else:
+        late = self._loop.time() - order[0].due
+        if late < 0:
             self._watch = self._loop.call_at(order[0].due, self._look)
+        elif late > STALL_SECONDS and not again:
+            self._watch = self._loop.call_later(STALL_SECONDS, self._look, True)
+        else:
+            self.fail(self._silent(self._settings.add_seconds))
 
     def _silent(self, seconds: float) -> StorageError:
         return StorageError(f"bookie {self._bookie_id} did not answer for {seconds:g} s")

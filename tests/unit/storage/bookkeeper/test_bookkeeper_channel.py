@@ -207,6 +207,33 @@ def test_a_bookie_that_does_not_answer_an_add_is_given_up() -> None:
     run(scenario)
 
 
+def stand_still(seconds: float) -> None:
+    """As a process that is stopped: then timers are called before what has arrived is read."""
+    asyncio.get_running_loop().advance(seconds)  # type: ignore[attr-defined]
+
+
+def test_a_process_that_stood_still_reads_before_it_gives_a_bookie_up() -> None:
+    async def scenario(peer: Peer) -> None:
+        peer.add(7, 0, 1)
+        peer.add(8, 0, 1)
+        reading = peer.read(0)
+        await turns()
+        stand_still(40)
+        await turns()
+        peer.answer(7, 0)
+        peer.answer_read(7, 0, b"stored")
+        assert (await reading).stored == b"stored"
+        assert not peer.aborted
+        await asyncio.sleep(1)
+        assert peer.told == [
+            "7:0",
+            "ended: bookie bookie-1 did not answer for 5 s",
+            "8:0 StorageError",
+        ]
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(
     ("entries", "size"), [(IN_FLIGHT_ENTRIES_MAX // 2, 1), (1, IN_FLIGHT_BYTES_MAX // 2 - 64)]
 )
