@@ -134,6 +134,15 @@ def initialize_cluster_metadata(
             help="Where clusters, tenants and namespaces are, if elsewhere.",
         ),
     ] = "",
+    store_config: Annotated[
+        str,
+        typer.Option(
+            "--metadata-store-config-path",
+            "-mscp",
+            metavar="FILE",
+            help="Settings of ZooKeeper's client, for TLS; for both stores.",
+        ),
+    ] = "",
     bundles: Annotated[
         int,
         typer.Option(
@@ -165,7 +174,13 @@ def initialize_cluster_metadata(
     from pulsark.cli.initialize import Wanted, run_initialize
 
     wanted = Wanted(
-        cluster, metadata_store, configuration_store, bookkeeper, existing_bookkeeper, bundles
+        cluster,
+        metadata_store,
+        configuration_store,
+        store_config,
+        bookkeeper,
+        existing_bookkeeper,
+        bundles,
     )
     urls = {
         "serviceUrl": web_service_url,

@@ -31,6 +31,7 @@ class Wanted:
     cluster: str
     metadata_store: str
     configuration_store: str
+    store_config: str
     bookkeeper: str
     existing_bookkeeper: str
     bundles: int
@@ -51,6 +52,7 @@ def run_initialize(wanted: Wanted, urls: Mapping[str, str], *, as_json: bool) ->
         clusterName=wanted.cluster,
         metadataStoreUrl=wanted.metadata_store,
         configurationMetadataStoreUrl=wanted.configuration_store,
+        metadataStoreConfigPath=wanted.store_config,
         bookkeeperMetadataServiceUri=wanted.existing_bookkeeper or wanted.bookkeeper,
     )
     from pulsark.processes.cluster_metadata import initialize_cluster

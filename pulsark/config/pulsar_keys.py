@@ -277,7 +277,6 @@ metadataStoreBatchingMaxDelayMillis=5
 metadataStoreBatchingMaxOperations=1000
 metadataStoreBatchingMaxSizeKb=128
 metadataStoreCacheExpirySeconds=300
-metadataStoreConfigPath
 metadataSyncEventTopic
 metricsBufferResponse=false
 metricsServletTimeoutMs=30000

@@ -48,6 +48,11 @@ class StorageSettings(QuotaSettings):
         "ZooKeeper with clusters, tenants, namespaces, numbers of partitions and resource groups, "
         "if they are not in metadataStoreUrl",
     )
+    metadataStoreConfigPath: str = setting(
+        "",
+        "path",
+        "File with settings of ZooKeeper's client, such as zookeeper.client.secure=true for TLS",
+    )
     metadataStoreSessionTimeoutMillis: int = setting(
         30_000,
         "ms",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress, parse_zookeeper
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.metadata.zookeeper.lasting import LastingNodes
+from pulsark.metadata.zookeeper.tls import read_tls
 from pulsark.processes.rack_source import RackSource
 from pulsark.storage.bookkeeper.encoder import LedgerKeys
 from pulsark.storage.bookkeeper.ids import LedgerIds
@@ -38,10 +39,11 @@ def address_of(settings: Settings) -> ZooKeeperAddress:
 
     Without ``bookkeeperMetadataServiceUri`` it is below the metadata store's root, as in Pulsar.
     """
+    tls = read_tls(settings.metadataStoreConfigPath)
     if settings.bookkeeperMetadataServiceUri:
-        return parse_zookeeper(settings.bookkeeperMetadataServiceUri)
-    store = parse_zookeeper(settings.metadataStoreUrl)
-    return ZooKeeperAddress(store.hosts, f"{store.root}/{CLUSTER}")
+        return parse_zookeeper(settings.bookkeeperMetadataServiceUri, tls)
+    store = parse_zookeeper(settings.metadataStoreUrl, tls)
+    return replace(store, root=f"{store.root}/{CLUSTER}")
 
 
 async def open_bookkeeper(
@@ -55,7 +57,7 @@ async def open_bookkeeper(
     # Its own session: BookKeeper may be in another ensemble than the metadata store.
     zookeeper = await LastingNodes.connect(
         lambda: ZooKeeperClient.connect(
-            ZooKeeperAddress(address.hosts),
+            replace(address, root=""),
             runtime.clock,
             session_seconds=settings.metadataStoreSessionTimeoutMillis / 1000,
             operation_seconds=settings.metadataStoreOperationTimeoutSeconds,

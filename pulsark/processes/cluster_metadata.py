@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pulsark.errors import ConfigError
 from pulsark.metadata.initialisation import CLUSTER_BUNDLES, initialize_metadata
-from pulsark.metadata.zookeeper.address import ZooKeeperAddress
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.processes.bookkeeper_storage import address_of
 from pulsark.processes.joined_metadata import join_metadata
@@ -42,7 +42,7 @@ async def initialize_cluster(
 
 async def _bookkeeper(settings: Settings, runtime: Runtime, *, existing: bool) -> list[str]:
     address = address_of(settings)
-    zookeeper = await ZooKeeperClient.connect(ZooKeeperAddress(address.hosts), runtime.clock)
+    zookeeper = await ZooKeeperClient.connect(replace(address, root=""), runtime.clock)
     try:
         if await zookeeper.get(f"{address.root}/{INSTANCE_ID}") is not None:
             return []

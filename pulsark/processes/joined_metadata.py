@@ -28,6 +28,9 @@ async def join_metadata(
         )
     from pulsark.metadata.zookeeper.address import parse_zookeeper  # only where it is used
     from pulsark.metadata.zookeeper.store import ZooKeeperMetadataStore
+    from pulsark.metadata.zookeeper.tls import read_tls
+
+    tls = read_tls(settings.metadataStoreConfigPath)
 
     join = partial(
         ZooKeeperMetadataStore.open,
@@ -36,13 +39,13 @@ async def join_metadata(
         session_seconds=settings.metadataStoreSessionTimeoutMillis / 1000,
         timeout_seconds=settings.metadataStoreOperationTimeoutSeconds,
     )
-    local = await join(parse_zookeeper(url))
+    local = await join(parse_zookeeper(url, tls))
     if not configuration_url:
         return local
     from pulsark.metadata.two_stores import TwoStores
 
     try:
-        return TwoStores(local, await join(parse_zookeeper(configuration_url)))
+        return TwoStores(local, await join(parse_zookeeper(configuration_url, tls)))
     except BaseException:
         await local.close()
         raise

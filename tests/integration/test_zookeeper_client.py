@@ -13,6 +13,7 @@ import pytest
 from pulsark.errors import MetadataError, MetadataRefusedError, OutcomeUnknownError
 from pulsark.metadata.zookeeper import connection
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress
+from pulsark.metadata.zookeeper.client import takes_new_clients
 from pulsark.metadata.zookeeper.nodes import (
     CheckNode,
     CreateNode,
@@ -25,9 +26,12 @@ from pulsark.metadata.zookeeper.nodes import (
     SetNode,
 )
 from pulsark.metadata.zookeeper.store import ZooKeeperMetadataStore
+from pulsark.metadata.zookeeper.tls import ZooKeeperTls
 from pulsark.processes.zookeeper_server import ZooKeeperServer
 from pulsark.runtime import Runtime
+from tests.support.certificates import Authority
 from tests.support.zookeeper import SESSION_SECONDS, connected, expire
+from tests.support.zookeeper_tls import TlsZooKeeperServer, own_of
 
 MANY_SECONDS = 60
 
@@ -339,3 +343,42 @@ def test_without_a_server_the_attempt_ends(tmp_path: Path) -> None:
             await connected(ZooKeeperAddress(nobody.address), operation=SESSION_SECONDS / 4)
 
     asyncio.run(scenario())
+
+
+def test_a_session_over_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server = TlsZooKeeperServer(tmp_path / "server", authority)
+    client_tls = ZooKeeperTls(str(authority.trust), own_of(authority, "client"))
+    hosts = f"127.0.0.1:{server.secure_port}"
+
+    async def scenario() -> None:
+        await server.ready()
+        client = await connected(ZooKeeperAddress(hosts, "/one", client_tls), session=30)
+        names = [f"/n{number}" for number in range(500)]
+        async with asyncio.timeout(10):  # far less than until the next ping
+            # Answers that come together: TLS holds what the network has nothing of any more.
+            await asyncio.gather(*(client.create(name, b"x" * 1000) for name in names))
+            found = await asyncio.gather(*(client.get(name) for name in names))
+        assert all(node is not None and node.data == b"x" * 1000 for node in found)
+        client._connection.drop()
+        assert await client.get(names[0]) is not None
+        assert await takes_new_clients(hosts, client_tls.context())
+        await client.close()
+        stranger = Authority(tmp_path / "stranger")
+        wrong = [
+            ZooKeeperTls(str(authority.trust)),
+            ZooKeeperTls(str(stranger.trust), client_tls.own),
+            None,
+        ]
+        refused = await asyncio.gather(
+            *(connected(ZooKeeperAddress(hosts, "", tls), operation=1) for tls in wrong),
+            return_exceptions=True,
+        )
+        assert [type(error) for error in refused] == 3 * [MetadataError]
+
+    (tmp_path / "stranger").mkdir()
+    server.start()
+    try:
+        asyncio.run(scenario())
+    finally:
+        server.process.kill()

@@ -44,6 +44,7 @@ from pulsark.metadata.zookeeper.nodes import (
 from pulsark.metadata.zookeeper.signs import Signs
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterable, Sequence
 
     from pulsark.metadata.zookeeper.address import ZooKeeperAddress
@@ -75,7 +76,10 @@ class ZooKeeperClient:
         self._root = address.root
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._connection = Connection(address.hosts, session_seconds, self, self._loop, auth=auth)
+        self._tls = None if address.tls is None else address.tls.context()
+        self._connection = Connection(
+            address.hosts, session_seconds, self, self._loop, auth=auth, tls=self._tls
+        )
         self._first: asyncio.Future[None] = self._loop.create_future()
         self._calls = Calls(self._connection, self._loop, operation_seconds)
         self._closed = False
@@ -313,7 +317,7 @@ class ZooKeeperClient:
     async def _ask_whether_others_get_in(self) -> None:
         """A server that takes a new client but not this one has older data than this one saw."""
         for host in self.address.hosts.split(","):
-            if await takes_new_clients(host):
+            if await takes_new_clients(host, self._tls):
                 self._end(
                     "ZooKeeper refuses it: the server's data are older than what it had confirmed"
                 )
@@ -345,13 +349,13 @@ def _settle(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-async def takes_new_clients(host_port: str) -> bool:
+async def takes_new_clients(host_port: str, tls: ssl.SSLContext | None = None) -> bool:
     """Whether a server gives a session to a client that has seen nothing. It ends at once."""
     host, _, port = host_port.rpartition(":")
     body = struct.pack(">iqiqi16s", 0, 0, 1000, 0, 16, bytes(16))
     try:
         async with asyncio.timeout(_HELLO_SECONDS):
-            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=tls)
             try:
                 writer.write(struct.pack(">i", len(body)) + body)
                 (length,) = struct.unpack(">i", await reader.readexactly(4))

@@ -13,6 +13,8 @@ what the client has seen.
 from __future__ import annotations
 
 import logging
+import socket
+import ssl
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
@@ -81,9 +83,11 @@ class Call:
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """Kazoo's threading without its threads for callbacks."""
 
-    def __init__(self, post: Callable[..., None]) -> None:
+    def __init__(self, post: Callable[..., None], tls: ssl.SSLContext | None) -> None:
         super().__init__()
         self._post = post
+        self._tls = tls
+        self._said = ""
 
     def start(self) -> None:
         self._running = True
@@ -94,9 +98,30 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def dispatch_callback(self, callback: Any) -> None:
         self._post(callback.func, *callback.args)
 
-    def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
+    def create_connection(
+        self, address: Any, *, hostname: str, timeout: float, **kwargs: Any
+    ) -> Any:
         timeout = min(timeout, HANDSHAKE_SECONDS)
-        return super().create_connection(*args, timeout=timeout, **kwargs)
+        if self._tls is None:
+            return super().create_connection(address, hostname=hostname, timeout=timeout, **kwargs)
+        # Not kazoo's TLS, which also trusts the CAs of the machine, whichever were named.
+        plain = socket.create_connection(address, timeout)
+        try:
+            return self._tls.wrap_socket(plain, server_hostname=hostname)
+        except OSError as error:
+            plain.close()
+            if str(error) != self._said:
+                self._said = str(error)
+                log.error("no TLS with ZooKeeper at %s: %s", hostname, error)
+            raise
+
+    def select(self, reading: Any, *others: Any) -> Any:
+        # What was read from the network and not yet from TLS makes no socket ready.
+        ready = [one for one in reading if isinstance(one, ssl.SSLSocket) and one.pending()]
+        if not ready:
+            return super().select(reading, *others)
+        found, *rest = super().select(reading, *others[:-1], 0)
+        return [*{*found, *ready}], *rest
 
 
 class Connection:
@@ -111,13 +136,14 @@ class Connection:
         *,
         auth: Iterable[tuple[str, str]] = (),
         client_id: tuple[int, bytes] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._loop = loop
         self._listener = listener
         self._arrived: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._waking = False
         self._over = False
-        handler = _Handler(self.post)
+        handler = _Handler(self.post, tls)
         self._client = KazooClient(
             hosts=hosts,
             timeout=timeout_seconds,
