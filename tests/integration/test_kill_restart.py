@@ -6,19 +6,15 @@ import json
 import threading
 import time
 import urllib.request
-from contextlib import suppress
-from itertools import count
 from pathlib import Path
 
 import pulsar
 import pytest
 
-from pulsark.wire import pulsar_pb2 as pb
-from tests.support.history import Delivery, History, Id, Payload, Subscription, violations
+from tests.support.acknowledger import Acknowledger
+from tests.support.history import History, Id, Payload, violations
 from tests.support.python_client import connected
 from tests.support.standalone import Standalone
-from tests.support.wire_client import Closed, Refused, WireClient
-from tests.support.wire_frames import Received
 
 MESSAGES = 100_000
 KILLS = 5
@@ -28,7 +24,6 @@ HOLES, PREFIX = 0, 1
 """The partitions that the two acknowledging consumers read."""
 
 DRAIN_SECONDS = 60.0
-ACKED_TOGETHER = 50
 
 
 class Publisher(threading.Thread):
@@ -66,101 +61,13 @@ class Publisher(threading.Thread):
             self.failed.append(payload)
 
 
-class Acknowledger(threading.Thread):
-    """A consumer that speaks the protocol, so that it sees each ACK_RESPONSE."""
-
-    def __init__(self, broker: Standalone, partition: int, *, cumulative: bool) -> None:
-        kind = "prefix" if cumulative else "holes"
-        super().__init__(name=kind, daemon=True)
-        self._broker = broker
-        self._partition = partition
-        self._cumulative = cumulative
-        self._ending = threading.Event()
-        self._sessions = count(1)
-        self.seen = Subscription(kind)
-        self.entries: set[tuple[int, int]] = set()
-        self.error: BaseException | None = None
-        self._session()  # the subscription exists before the first message
-
-    def has_all(self, entries: set[tuple[int, int]]) -> bool:
-        """Whether every one of the entries was delivered. Raises what ended the thread."""
-        if self.error is not None:
-            raise self.error
-        return self.entries >= entries
-
-    def finish(self) -> None:
-        self._ending.set()
-        self.join(30)
-        self.has_all(set())
-
-    def run(self) -> None:
-        try:
-            while not self._ending.is_set():
-                self._session()
-        except BaseException as error:  # handed to the test, which raises it
-            self.error = error
-
-    def _session(self) -> None:
-        """One connection, until the broker is killed; the first only subscribes."""
-        with suppress(Closed, Refused, ConnectionError, TimeoutError):
-            with WireClient(self._broker.broker_port, timeout=10) as client:
-                topic = f"{TOPIC}-partition-{self._partition}"
-                shared, failover = pb.CommandSubscribe.Shared, pb.CommandSubscribe.Failover
-                kind = failover if self._cumulative else shared
-                client.subscribe(topic, self.name, kind)
-                if self.is_alive():
-                    self._consume(client, next(self._sessions))
-            return
-        time.sleep(0.05)
-
-    def _consume(self, client: WireClient, session: int) -> None:
-        pending: dict[int, list[Id]] = {}
-        while not self._ending.is_set():
-            batch: list[Id] = []
-            received: Received | None
-            try:
-                received = client.message(timeout=0.2)
-            except TimeoutError:
-                self._take_responses(client, pending, session)
-                continue
-            while received is not None:
-                batch.append(self._record(received, session))
-                client.flow(received.metadata.num_messages_in_batch)
-                received = client.waiting_message() if len(batch) < ACKED_TOGETHER else None
-            self._acknowledge(client, batch, pending)
-            self._take_responses(client, pending, session)
-
-    def _record(self, received: Received, session: int) -> Id:
-        message_id = received.message.message_id
-        id_ = Id(self._partition, message_id.ledgerId, message_id.entryId)
-        self.seen.deliveries.append(Delivery(session, id_))
-        self.entries.add((id_.ledger_id, id_.entry_id))
-        return id_
-
-    def _acknowledge(
-        self, client: WireClient, batch: list[Id], pending: dict[int, list[Id]]
-    ) -> None:
-        chosen = batch[-1:] if self._cumulative else [id_ for id_ in batch if id_.entry_id % 2]
-        if chosen:
-            positions = [(id_.ledger_id, id_.entry_id) for id_ in chosen]
-            request_id = client.begin_ack(*positions, cumulative=self._cumulative)
-            pending[request_id] = chosen
-
-    def _take_responses(
-        self, client: WireClient, pending: dict[int, list[Id]], session: int
-    ) -> None:
-        while (answer := client.waiting(pb.BaseCommand.ACK_RESPONSE)) is not None:
-            response = answer.ackResponse
-            assert not response.HasField("error"), response
-            for id_ in pending.pop(response.request_id):
-                if self._cumulative:
-                    self.seen.confirmed_up_to.append((id_, session))
-                else:
-                    self.seen.confirmed[id_] = session
-
-
 def identify(id_: pulsar.MessageId, partition: int) -> Id:
     return Id(partition, id_.ledger_id(), id_.entry_id(), id_.batch_index())
+
+
+def acknowledger(broker: Standalone, partition: int, *, cumulative: bool) -> Acknowledger:
+    topic = f"{TOPIC}-partition-{partition}"
+    return Acknowledger(lambda: broker.broker_port, topic, partition, cumulative=cumulative)
 
 
 def create_topic(broker: Standalone) -> None:
@@ -227,8 +134,8 @@ def test_nothing_confirmed_is_lost_over_five_kills(tmp_path: Path, bookies: int)
 def kill_while_publishing(standalone: Standalone) -> None:
     create_topic(standalone)
     history = History()
-    holes = Acknowledger(standalone, HOLES, cumulative=False)
-    prefix = Acknowledger(standalone, PREFIX, cumulative=True)
+    holes = acknowledger(standalone, HOLES, cumulative=False)
+    prefix = acknowledger(standalone, PREFIX, cumulative=True)
     for consumer in (holes, prefix):
         consumer.start()
     with connected(standalone) as client:
@@ -267,6 +174,7 @@ def kill_while_publishing(standalone: Standalone) -> None:
     for consumer in (holes, prefix):
         consumer.finish()
         history.subscriptions.append(consumer.seen)
+        assert not consumer.refusals
     assert holes.seen.confirmed
     assert prefix.seen.confirmed_up_to
     assert violations(history) == []

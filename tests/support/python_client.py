@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import pulsar
 
-from tests.support.standalone import Standalone
+
+class Served(Protocol):
+    """What clients connect to."""
+
+    @property
+    def service_url(self) -> str: ...
 
 
 def connect(
-    standalone: Standalone, *, url: str | None = None, operation_timeout_seconds: int = 10
+    standalone: Served, *, url: str | None = None, operation_timeout_seconds: int = 10
 ) -> pulsar.Client:
     """A client that logs errors only. Whoever asks for it closes it."""
     return pulsar.Client(
@@ -23,7 +29,7 @@ def connect(
 
 @contextmanager
 def connected(
-    standalone: Standalone, *, url: str | None = None, operation_timeout_seconds: int = 10
+    standalone: Served, *, url: str | None = None, operation_timeout_seconds: int = 10
 ) -> Iterator[pulsar.Client]:
     """A client that is closed at the end."""
     client = connect(standalone, url=url, operation_timeout_seconds=operation_timeout_seconds)

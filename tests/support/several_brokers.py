@@ -88,6 +88,10 @@ class Load:
     times: dict[str, list[float]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     delivered: dict[str, set[bytes]] = field(default_factory=dict)
+    ids: dict[tuple[str, bytes], pulsar.MessageId] = field(default_factory=dict)
+    """Those of receipts."""
+    rounds: int = 0
+    """How many messages each topic was sent."""
 
     def __enter__(self) -> Load:
         self._ending = threading.Event()
@@ -118,27 +122,30 @@ class Load:
         )
 
     def _run(self) -> None:
-        number = 0
         while not self._ending.is_set():
+            number = self.rounds
+            self.rounds += 1
             for topic, producer in self._producers.items():
                 payload = f"{self.name} {number}".encode()
                 producer.send_async(
                     payload,
-                    lambda result, _, topic=topic, payload=payload: self._answered(
-                        topic, payload, result
+                    lambda result, id_, topic=topic, payload=payload: self._answered(
+                        topic, payload, result, id_
                     ),
                 )
-            number += 1
             self._ending.wait(0.01)
 
     def _take(self, topic: str, consumer: pulsar.Consumer, message: pulsar.Message) -> None:
         self.delivered[topic].add(message.data())
         consumer.acknowledge(message)
 
-    def _answered(self, topic: str, payload: bytes, result: pulsar.Result) -> None:
+    def _answered(
+        self, topic: str, payload: bytes, result: pulsar.Result, id_: pulsar.MessageId
+    ) -> None:
         if result != pulsar.Result.Ok:
             self.failures.append(f"{topic}: {result}")
             return
+        self.ids[topic, payload] = id_
         self.receipts[topic].append(payload)
         self.times[topic].append(time.monotonic())
 
