@@ -26,6 +26,7 @@ from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 Done = Callable[[BaseException | None], None]
+Piece = bytes | memoryview
 
 
 class Clock(Protocol):
@@ -41,7 +42,7 @@ class Clock(Protocol):
 class AppendFile(Protocol):
     """A file that only grows. One owner; calls are made from one thread at a time."""
 
-    def writev(self, buffers: Sequence[bytes]) -> None:
+    def writev(self, buffers: Sequence[Piece]) -> None:
         """Append all buffers, completely, or raise ``OSError``."""
 
     def sync(self) -> None:
@@ -199,11 +200,11 @@ class _OsAppendFile:
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
-    def writev(self, buffers: Sequence[bytes]) -> None:
+    def writev(self, buffers: Sequence[Piece]) -> None:
         for start in range(0, len(buffers), _IOV_MAX):
             self._write_all(list(buffers[start : start + _IOV_MAX]))
 
-    def _write_all(self, pieces: list[bytes]) -> None:
+    def _write_all(self, pieces: list[Piece]) -> None:
         wanted = sum(map(len, pieces))
         written = os.writev(self._fd, pieces)
         if written == wanted:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pulsark.errors import StorageError, StorageFullError
-from pulsark.runtime import Done, Runtime, run_in_worker
+from pulsark.runtime import Done, Piece, Runtime, run_in_worker
 from pulsark.storage.bookie.journal_format import (
     GROUP_HEAD_SIZE,
     RecordHead,
@@ -70,7 +70,7 @@ class JournalRecord:
         ledger_id: int,
         first: int,
         value: int,
-        payloads: Sequence[bytes],
+        payloads: Sequence[Piece],
         reserve: bool,
         done: Done,
         total: int = -1,
@@ -89,8 +89,10 @@ class JournalRecord:
         self.meta, self.size = encode_record(kind, ledger_id, first, value, payloads, total)
 
     @classmethod
-    def verified(cls, head: RecordHead, data: bytes, reserve: bool, done: Done) -> JournalRecord:
-        """A record of another process; ``head`` is what ``verify_record`` found in ``data``."""
+    def received(
+        cls, head: RecordHead, meta: bytes, payloads: list[Piece], reserve: bool, done: Done
+    ) -> JournalRecord:
+        """A record of another process, as ``received_record`` found it."""
         record = cls.__new__(cls)
         record.kind = head.kind
         record.ledger_id = head.ledger_id
@@ -98,12 +100,12 @@ class JournalRecord:
         record.value = head.value
         record.total = head.total
         record.count = head.entries
-        record.payloads = (data[head.meta_size :],)
+        record.payloads = payloads
         record.reserve = reserve
         record.done = done
         record.error = None
         record.offset = 0
-        record.meta, record.size = data[: head.meta_size], len(data)
+        record.meta, record.size = meta, head.size
         return record
 
 
@@ -430,7 +432,8 @@ class Journal:
             raise
         writer = self._writer
         assert writer is not None
-        metas, pieces = [], [b""]
+        metas: list[bytes] = []
+        pieces: list[Piece] = [b""]
         offset = writer.size + GROUP_HEAD_SIZE
         for record in group:
             if record.error is None:

@@ -19,6 +19,8 @@ import google_crc32c
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from pulsark.runtime import Piece
+
 FORMAT_VERSION = 1
 
 SEGMENT_MAGIC = b"PLSKJRNL"
@@ -163,7 +165,7 @@ def encode_record(
     ledger_id: int,
     first: int,
     value: int,
-    payloads: Sequence[bytes] = (),
+    payloads: Sequence[Piece] = (),
     total: int = -1,
 ) -> tuple[bytes, int]:
     """``(meta, size)``: the bytes before the payloads, and the size of meta and payloads."""
@@ -207,7 +209,7 @@ class RecordHead(NamedTuple):
         return RECORD_OVERHEAD + TABLE_ENTRY * self.entries + self.body_size
 
 
-def decode_record_head(data: bytes, position: int) -> RecordHead:
+def decode_record_head(data: Piece, position: int) -> RecordHead:
     """The record head at ``data[position:]``, not yet verified; raises ``BadRecordError``."""
     if position + _RECORD_HEAD_SIZE > len(data):
         raise BadRecordError("record head is cut")
@@ -247,18 +249,22 @@ def decode_table(
     return lengths, checksums
 
 
-def verify_record(data: bytes) -> RecordHead:
-    """The head of the one record that ``data`` is, with all checksums right; ``BadRecordError``."""
-    head = decode_record_head(data, 0)
-    if head.size != len(data):
+def received_record(pieces: Sequence[Piece]) -> tuple[RecordHead, bytes, list[Piece]]:
+    """Head, meta and payloads of the one record that the pieces are together.
+
+    The meta is verified; a reader of a payload verifies that. Raises ``BadRecordError``.
+    """
+    if len(pieces) > 1 and len(pieces[0]) < _RECORD_HEAD_SIZE:
+        pieces = (b"".join(pieces),)
+    head = decode_record_head(pieces[0], 0)
+    meta_size = head.meta_size
+    if meta_size + head.body_size != sum(map(len, pieces)):
         raise BadRecordError("record has a wrong size")
-    lengths, checksums = decode_table(data, 0, head)
-    start = head.meta_size
-    for length, checksum in zip(lengths, checksums, strict=True):
-        if _crc32c(data[start : start + length]) != checksum:
-            raise BadRecordError("payload checksum differs")
-        start += length
-    return head
+    if len(pieces[0]) < meta_size:
+        pieces = (b"".join(pieces),)
+    meta = bytes(pieces[0][:meta_size])
+    decode_table(meta, 0, head)
+    return head, meta, [pieces[0][meta_size:], *pieces[1:]]
 
 
 def records_checksum(checksums: Sequence[bytes]) -> int:

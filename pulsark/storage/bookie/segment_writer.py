@@ -16,7 +16,7 @@ from pulsark.storage.bookie.journal_format import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pulsark.runtime import Disk
+    from pulsark.runtime import Disk, Piece
 
 
 class SegmentWriter:
@@ -46,7 +46,7 @@ class SegmentWriter:
         self._file = file
 
     def write(
-        self, metas: Sequence[bytes], pieces: list[bytes], size: int, max_ledger_id: int
+        self, metas: Sequence[bytes], pieces: list[Piece], size: int, max_ledger_id: int
     ) -> None:
         """Append a group of records, not yet durable; ``pieces[0]`` is left for its head.
 

@@ -17,6 +17,10 @@ BOOKIE_CALLS_MAX = 256
 BOOKIE_UNANSWERED_BYTES_MAX = 16 << 20
 """Bytes of adds of a connection that are not durable yet. Above it, the socket is not read."""
 
+BOOKIE_SEND_BYTES = 1 << 20
+"""Bytes that the kernel may hold on the way to a bookie, if the system allows so many. The more it
+holds, the less often two processes wake each other for one run."""
+
 BOOKIE_PENDING_BYTES_MAX = 256 << 20
 """Bytes in a broker that wait for one bookie. Above it, the broker gives the bookie up."""
 

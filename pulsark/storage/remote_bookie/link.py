@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from pulsark.errors import StorageError
 from pulsark.storage.remote_bookie.channel import Channel
+from pulsark.storage.remote_bookie.limits import BOOKIE_SEND_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,7 +31,10 @@ def unix_socket(path: str) -> Connect:
     """Connects to the bookie process that listens at ``path``."""
 
     async def connect(protocol: asyncio.Protocol) -> None:
-        await asyncio.get_running_loop().create_unix_connection(lambda: protocol, path)
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_unix_connection(lambda: protocol, path)
+        sending = transport.get_extra_info("socket")
+        sending.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BOOKIE_SEND_BYTES)
 
     return connect
 

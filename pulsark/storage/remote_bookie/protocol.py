@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from pulsark.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from pulsark.runtime import Piece
 
 PROTOCOL_VERSION = 1
 _HEAD = struct.Struct("<IBBHQ")
@@ -59,7 +61,13 @@ class Frame(NamedTuple):
     kind: int
     flags: int
     number: int
-    body: bytes
+    pieces: Sequence[Piece]
+    """The body, as it arrived: parts of what was received, which is not copied."""
+
+    @property
+    def body(self) -> bytes:
+        """All of it, in one piece."""
+        return b"".join(self.pieces)
 
 
 def frame_head(kind: int, number: int, size: int, flags: int = 0) -> bytes:
@@ -73,34 +81,33 @@ class FrameReader:
     def __init__(self, body_bytes_max: int) -> None:
         self.body_bytes_max = body_bytes_max
         """A larger body is refused when its head arrives."""
-        self._pieces: list[bytes] = []
-        self._held = 0
-        self._needed = HEAD_SIZE
+        self._head: tuple[int, int, int] | None = None
+        """Type, flags and number of the frame whose body arrives."""
+        self._pieces: list[Piece] = []
+        """What is there of a head, or of a body."""
+        self._missing = HEAD_SIZE
+        """Bytes until it is complete."""
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """The frames that are now complete; ``ProtocolError`` if one is too large."""
-        self._pieces.append(data)
-        self._held += len(data)
-        if self._held < self._needed:
-            return
-        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces.clear()
-        position, end = 0, len(data)
-        self._needed = HEAD_SIZE
-        while end - position >= HEAD_SIZE:
-            size, kind, flags, _, number = _HEAD.unpack_from(data, position)
-            if size > self.body_bytes_max:
-                raise ProtocolError(
-                    f"a frame of {size} bytes is larger than the {self.body_bytes_max} allowed"
-                )
-            after = position + HEAD_SIZE + size
-            if after > end:
-                self._needed = after - position
-                break
-            body = data[position + HEAD_SIZE : after]
-            # Before the yield: the receiver of this frame may change the limit for the next one.
+        view, position, end = memoryview(data), 0, len(data)
+        while (after := position + self._missing) <= end:
+            pieces, self._pieces = self._pieces, []
+            pieces.append(view[position:after])
             position = after
-            yield Frame(kind, flags, number, body)
+            if self._head is None:
+                head = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                size, kind, flags, _, number = _HEAD.unpack(head)
+                if size > self.body_bytes_max:
+                    raise ProtocolError(
+                        f"a frame of {size} bytes is larger than the {self.body_bytes_max} allowed"
+                    )
+                self._head, self._missing = (kind, flags, number), size
+            else:
+                # Before the yield: who takes this frame may change the limit for the next one.
+                frame = Frame(*self._head, pieces)
+                self._head, self._missing = None, HEAD_SIZE
+                yield frame
         if position < end:
-            self._pieces.append(data[position:] if position else data)
-        self._held = end - position
+            self._pieces.append(view[position:])
+            self._missing -= end - position

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from pulsark.errors import ProtocolError, StorageError
 from pulsark.storage.bookie.journal import JournalRecord
-from pulsark.storage.bookie.journal_format import BadRecordError, Kind, verify_record
+from pulsark.storage.bookie.journal_format import BadRecordError, Kind, received_record
 from pulsark.storage.remote_bookie.limits import (
     BOOKIE_CALLS_MAX,
     BOOKIE_HELLO_BYTES_MAX,
@@ -127,13 +127,13 @@ class ServedConnection(asyncio.Protocol):
             self._hold()
 
     def _add(self, frame: Frame) -> None:
-        head = verify_record(frame.body)
+        head, meta, payloads = received_record(frame.pieces)
         if head.kind != Kind.ENTRIES or head.entries < 1 or min(head.ledger_id, head.first) < 0:
             raise ProtocolError("an add without a run of entries")
-        self._unanswered_bytes += len(frame.body)
-        done = partial(self._was_added, frame.number, len(frame.body))
+        self._unanswered_bytes += head.size
+        done = partial(self._was_added, frame.number, head.size)
         reserve = bool(frame.flags & Flag.RESERVE)
-        record = JournalRecord.verified(head, frame.body, reserve, done)
+        record = JournalRecord.received(head, meta, payloads, reserve, done)
         self._bookie.add(record, recovery=bool(frame.flags & Flag.RECOVERY))
         self._hold()
 

@@ -35,7 +35,7 @@ from pulsark.storage.roots.store_pause import ObjectStoreError, StorePause
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pulsark.runtime import AppendFile, Clock, ReadFile
+    from pulsark.runtime import AppendFile, Clock, Piece, ReadFile
 
 PART_BYTES: Final = 8 << 20
 """Larger files are sent in parts of this size."""
@@ -221,7 +221,7 @@ class _Upload:
         self._send = send
         self._content = tempfile.SpooledTemporaryFile(max_size=PART_BYTES)  # noqa: SIM115
 
-    def writev(self, buffers: Sequence[bytes]) -> None:
+    def writev(self, buffers: Sequence[Piece]) -> None:
         for buffer in buffers:
             self._content.write(buffer)
 
