@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from typing import Literal
 
 import pulsar
 import pytest
@@ -16,6 +17,8 @@ from pulsark.wire.topic_name import TopicName
 from tests.support.checked_load import CheckedLoad, owner_by, owner_of
 from tests.support.faulty_cluster import BrokerProcess, FaultyCluster
 from tests.support.python_client import connected
+from tests.support.s3_faults import Fault, FaultyStore
+from tests.support.s3_server import ACCESS, BUCKET, S3Server
 from tests.support.several_brokers import wait_for
 from tests.support.tcp_proxy import BOTH, Direction
 
@@ -29,8 +32,28 @@ QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyCluster]:
-    with FaultyCluster(tmp_path_factory.mktemp("faults"), sealFreshnessSeconds=5) as cluster:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyStore]:
+    """The object store of tables."""
+    log = tmp_path_factory.mktemp("s3") / "log"
+    with S3Server(log) as server, FaultyStore(server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, store: FaultyStore
+) -> Iterator[FaultyCluster]:
+    with FaultyCluster(
+        tmp_path_factory.mktemp("faults"),
+        ACCESS,
+        tableRoots=f"s3://{BUCKET}/cluster",
+        objectStoreEndpoint=store.url,
+        objectStoreTimeoutSeconds=2,
+        objectStoreRetrySeconds=2,
+        sealFreshnessSeconds=5,
+        managedLedgerMaxEntriesPerLedger=1000,
+        managedLedgerMinLedgerRolloverTimeMinutes=0,
+    ) as cluster:
         yield cluster
 
 
@@ -217,6 +240,32 @@ def test_a_broker_that_stood_still_gives_up_what_others_have(cluster: FaultyClus
         wait_for(lambda: still.starts > had, 60)
         load.wait_until_all_go_on()
         print(f"broker stood still: {load.longest_silence(begun):.2f} s")
+
+
+@pytest.mark.parametrize("fault", ["slow", "refused", "denied", "gone", "lost", "hang"])
+def test_nobody_waits_for_an_object_store_that_fails(
+    cluster: FaultyCluster, store: FaultyStore, fault: Fault | Literal["slow"]
+) -> None:
+    def rule(method: str, path: str) -> Fault:
+        if fault == "slow":
+            time.sleep(1.0)
+            return "pass"
+        # It does what is asked, and does not say so. A read has no effect to lose.
+        return "pass" if fault == "lost" and method != "PUT" else fault
+
+    before = starts(cluster)
+    with CheckedLoad(cluster, f"store-{fault}") as load:
+        store.seen.clear()
+        store.rule, begun = rule, time.monotonic()
+        try:
+            wait_for(lambda: len(store.seen) >= 3 and time.monotonic() > begun + 15, 60)
+            silence = load.longest_silence(begun)
+        finally:
+            store.let_go()
+        load.wait_until_all_go_on()
+        print(f"store {fault}: {silence:.2f} s, {len(store.seen)} requests")
+        assert silence < SILENCE_SECONDS_MAX
+    assert starts(cluster) == before
 
 
 FOREIGN = [b"\xff\x00", b"{}", b"9 0 00000000\n{}", b"1 0 00000000\n{}"]

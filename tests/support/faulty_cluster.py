@@ -40,10 +40,13 @@ STORE = "/pulsark"
 class BrokerProcess:
     """``pulsark broker``, which is started again until ``stop``."""
 
-    def __init__(self, folder: Path, name: str, settings: dict[str, object]) -> None:
+    def __init__(
+        self, folder: Path, name: str, settings: dict[str, object], env: Mapping[str, str]
+    ) -> None:
         self.log_path = folder / f"{name}.log"
         self.port, self.web_port = free_port(), free_port()
         self._settings = settings
+        self._env = {**os.environ, **env}
         self._ending = threading.Event()
         self.starts = 0
         """How often it was started."""
@@ -104,7 +107,10 @@ class BrokerProcess:
         while not self._ending.is_set():
             with self.log_path.open("ab") as log:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-m", "pulsark", "broker", *sets], stdout=log, stderr=log
+                    [sys.executable, "-m", "pulsark", "broker", *sets],
+                    stdout=log,
+                    stderr=log,
+                    env=self._env,
                 )
             self.starts += 1
             self.process.wait()
@@ -114,8 +120,12 @@ class BrokerProcess:
 class FaultyCluster:
     """A ZooKeeper, three bookies and two brokers."""
 
-    def __init__(self, folder: Path, **settings: object) -> None:
+    def __init__(
+        self, folder: Path, env: Mapping[str, str] | None = None, **settings: object
+    ) -> None:
+        """``settings`` are Pulsark's; ``env`` is for brokers."""
         self._folder = folder
+        self._env = env or {}
         self.client_log = folder / "client.log"
         self.network = Network()
         self.zookeeper = ZooKeeperServer(folder / "zookeeper")
@@ -213,7 +223,7 @@ class FaultyCluster:
         }
         asyncio.run(self._start_bookies(settings))
         for number in (0, 1):
-            broker = BrokerProcess(self._folder, f"broker-{number}", settings)
+            broker = BrokerProcess(self._folder, f"broker-{number}", settings, self._env)
             self.brokers.append(broker)
             broker.start()
         for broker in self.brokers:
