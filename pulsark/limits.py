@@ -242,8 +242,9 @@ JSON_DEPTH_MAX = 32
 METADATA_VALUE_BYTES_MAX = 1 << 20
 """Largest value in the metadata store; part of the store's contract."""
 
-METADATA_COMMIT_CHANGES_MAX = 128
-"""Most changes of one commit of the metadata store; part of its contract. As many as etcd takes."""
+METADATA_COMMIT_CHANGES_MAX = 100
+"""Most changes of one commit of the metadata store; part of its contract. etcd takes 128 with what
+the store adds to them."""
 
 METADATA_COMMIT_BYTES_MAX = METADATA_VALUE_BYTES_MAX + (64 << 10)
 """Most bytes of all values of one commit: the largest value, and the small ones with it."""

@@ -16,7 +16,9 @@ import pytest
 from hypothesis import settings
 
 from pulsark.admin_client.client import AdminClient
+from pulsark.metadata.etcd.address import EtcdAddress
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress
+from tests.support import etcd as etcd_server
 from tests.support import loop_steps
 from tests.support.bookkeeper import Cluster, start_bookies
 from tests.support.loop_steps import LongStep, long_steps
@@ -94,6 +96,21 @@ def shared_zookeeper(shared_directory: Path) -> Iterator[ZooKeeperAddress]:
 def zookeeper(shared_zookeeper: ZooKeeperAddress) -> ZooKeeperAddress:
     """A root of the test's own in the ZooKeeper of all tests."""
     return below_a_root_of_its_own(shared_zookeeper)
+
+
+@pytest.fixture(scope="session")
+def shared_etcd(shared_directory: Path) -> Iterator[EtcdAddress]:
+    """One etcd for all tests and workers; skips where there is no program."""
+    etcd_server.program()
+    directory = shared_directory / "etcd"
+    with one_for_all(directory, partial(etcd_server.start_server, directory)) as started:
+        yield etcd_server.address_of(started)
+
+
+@pytest.fixture
+def etcd(shared_etcd: EtcdAddress) -> EtcdAddress:
+    """A root of the test's own in the etcd of all tests."""
+    return etcd_server.below_a_root_of_its_own(shared_etcd)
 
 
 @pytest.fixture(scope="session")

@@ -104,7 +104,11 @@ def initialize_cluster_metadata(
     metadata_store: Annotated[
         str,
         typer.Option(
-            "--metadata-store", "-md", metavar="URL", help="zk:HOST:2181/PATH.", show_default=False
+            "--metadata-store",
+            "-md",
+            metavar="URL",
+            help="zk:HOST:2181/PATH, or etcd:http://HOST:2379/PATH.",
+            show_default=False,
         ),
     ],
     web_service_url: Annotated[
@@ -140,7 +144,7 @@ def initialize_cluster_metadata(
             "--metadata-store-config-path",
             "-mscp",
             metavar="FILE",
-            help="Settings of ZooKeeper's client, for TLS; for both stores.",
+            help="Settings of the client of ZooKeeper or etcd, for TLS.",
         ),
     ] = "",
     bundles: Annotated[
@@ -170,7 +174,7 @@ def initialize_cluster_metadata(
     ] = "",
     json: Json = False,
 ) -> None:
-    """Make a new cluster's metadata in ZooKeeper, once, before its bookies and brokers start."""
+    """Make a new cluster's metadata, once, before its bookies and brokers start."""
     from pulsark.cli.initialize import Wanted, run_initialize
 
     wanted = Wanted(

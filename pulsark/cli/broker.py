@@ -1,4 +1,4 @@
-"""``pulsark broker`` and ``pulsark cluster``: brokers over ZooKeeper and BookKeeper."""
+"""``pulsark broker`` and ``pulsark cluster``: brokers of a cluster."""
 
 from __future__ import annotations
 

@@ -39,24 +39,26 @@ class StorageSettings(QuotaSettings):
     metadataStoreUrl: str = setting(
         "",
         "URL",
-        "Where metadata are: zk:HOST:PORT,HOST:PORT/PATH is ZooKeeper; empty, or rocksdb:...: a "
-        "file in dataDir",
+        "Where metadata are: zk:HOST:PORT,HOST:PORT/PATH is ZooKeeper, "
+        "etcd:http://HOST:PORT,http://HOST:PORT/PATH is etcd; empty, or rocksdb:...: a file in "
+        "dataDir",
     )
     configurationMetadataStoreUrl: str = setting(
         "",
         "URL",
-        "ZooKeeper with clusters, tenants, namespaces, numbers of partitions and resource groups, "
-        "if they are not in metadataStoreUrl",
+        "ZooKeeper or etcd with clusters, tenants, namespaces, numbers of partitions and resource "
+        "groups, if they are not in metadataStoreUrl",
     )
     metadataStoreConfigPath: str = setting(
         "",
         "path",
-        "File with settings of ZooKeeper's client, such as zookeeper.client.secure=true for TLS",
+        "File with settings of ZooKeeper's client, such as zookeeper.client.secure=true for TLS; "
+        "for etcd, YAML with useTls and others",
     )
     metadataStoreSessionTimeoutMillis: int = setting(
         30_000,
         "ms",
-        "ZooKeeper ends the session of a broker that is silent for so long",
+        "ZooKeeper or etcd ends the session of a broker that is silent for so long",
         ge=1000,
         le=3_600_000,
     )

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pulsark.config.settings import Settings
 
 _ZOOKEEPER: Final = "zk:"
+_ETCD: Final = "etcd:"
 _ON_THIS_MACHINE: Final = ("rocksdb:", "file:")
 """What Pulsar's standalone has here: a store on the machine's own disk, which is SQLite here."""
 
@@ -27,19 +28,24 @@ def configuration_store_url(settings: Settings) -> str:
     return "" if same else url
 
 
+def is_etcd(url: str) -> bool:
+    """Whether a store is etcd."""
+    return url.startswith(_ETCD)
+
+
 def check_store_urls(settings: Settings) -> None:
     """``ConfigError`` for a store that there is not."""
     for key, url in (
         ("metadataStoreUrl", store_url(settings)),
         ("configurationMetadataStoreUrl", configuration_store_url(settings)),
     ):
-        if url and not url.startswith(_ZOOKEEPER):
+        if url and not url.startswith((_ZOOKEEPER, _ETCD)):
             raise ConfigError(
-                f"{key}={url}: only ZooKeeper (zk:HOST:PORT/PATH) and a file in dataDir (empty) "
-                "are possible"
+                f"{key}={url}: only ZooKeeper (zk:HOST:PORT/PATH), etcd (etcd:http://HOST:PORT) "
+                "and a file in dataDir (empty) are possible"
             )
     if configuration_store_url(settings) and not store_url(settings):
         raise ConfigError(
             "configurationMetadataStoreUrl without metadataStoreUrl: give the metadata of this "
-            "cluster a ZooKeeper, too, or leave both empty"
+            "cluster a store, too, or leave both empty"
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pulsark.config.store_urls import is_etcd
+from pulsark.errors import ConfigError
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress, parse_zookeeper
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.metadata.zookeeper.lasting import LastingNodes
@@ -39,9 +41,15 @@ def address_of(settings: Settings) -> ZooKeeperAddress:
 
     Without ``bookkeeperMetadataServiceUri`` it is below the metadata store's root, as in Pulsar.
     """
-    tls = read_tls(settings.metadataStoreConfigPath)
+    in_etcd = is_etcd(settings.metadataStoreUrl)
+    tls = read_tls("" if in_etcd else settings.metadataStoreConfigPath)
     if settings.bookkeeperMetadataServiceUri:
         return parse_zookeeper(settings.bookkeeperMetadataServiceUri, tls)
+    if in_etcd:
+        raise ConfigError(
+            "bookkeeperMetadataServiceUri (--bookkeeper-metadata-service-uri) is not set: with "
+            "metadata in etcd, BookKeeper's own are still in ZooKeeper (zk://HOST:PORT/ledgers)"
+        )
     store = parse_zookeeper(settings.metadataStoreUrl, tls)
     return replace(store, root=f"{store.root}/{CLUSTER}")
 

@@ -1,4 +1,4 @@
-"""Makes what a cluster needs in ZooKeeper before its bookies and brokers start."""
+"""Makes what a cluster needs in its metadata stores before its bookies and brokers start."""
 
 from __future__ import annotations
 

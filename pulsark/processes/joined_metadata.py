@@ -1,11 +1,10 @@
-"""The metadata store that several processes share: a file of this machine, or ZooKeeper."""
+"""The metadata store that several processes share: a file of this machine, ZooKeeper or etcd."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
-from pulsark.config.store_urls import configuration_store_url, store_url
+from pulsark.config.store_urls import configuration_store_url, is_etcd, store_url
 from pulsark.metadata.sqlite_shared import SharedSqliteMetadataStore
 
 if TYPE_CHECKING:
@@ -19,33 +18,54 @@ async def join_metadata(
 ) -> MetadataStore:
     """Begin a session; ``path`` is that of the file, if it is one. ``MetadataError``.
 
-    Without ``create``, a ZooKeeper without a store is refused: it has lost its data, or is another.
+    Without ``create``, a server without a store is refused: it has lost its data, or is another.
     """
     url, configuration_url = store_url(settings), configuration_store_url(settings)
     if not url:
         return await SharedSqliteMetadataStore.join(
             path, runtime, timeout_seconds=settings.metadataStoreOperationTimeoutSeconds
         )
-    from pulsark.metadata.zookeeper.address import parse_zookeeper  # only where it is used
-    from pulsark.metadata.zookeeper.store import ZooKeeperMetadataStore
-    from pulsark.metadata.zookeeper.tls import read_tls
-
-    tls = read_tls(settings.metadataStoreConfigPath)
-
-    join = partial(
-        ZooKeeperMetadataStore.open,
-        runtime=runtime,
-        create=create,
-        session_seconds=settings.metadataStoreSessionTimeoutMillis / 1000,
-        timeout_seconds=settings.metadataStoreOperationTimeoutSeconds,
-    )
-    local = await join(parse_zookeeper(url, tls))
+    local = await _open(url, settings, runtime, create=create)
     if not configuration_url:
         return local
     from pulsark.metadata.two_stores import TwoStores
 
     try:
-        return TwoStores(local, await join(parse_zookeeper(configuration_url, tls)))
+        shared = await _open(configuration_url, settings, runtime, create=create)
+        return TwoStores(local, shared)
     except BaseException:
         await local.close()
         raise
+
+
+async def _open(url: str, settings: Settings, runtime: Runtime, *, create: bool) -> MetadataStore:
+    session_seconds = settings.metadataStoreSessionTimeoutMillis / 1000
+    timeout_seconds = float(settings.metadataStoreOperationTimeoutSeconds)
+    # The file is one for the kind of store that ``metadataStoreUrl`` names.
+    same = is_etcd(url) == is_etcd(settings.metadataStoreUrl)
+    file = settings.metadataStoreConfigPath if same else ""
+    # Only what is used is imported.
+    if is_etcd(url):
+        from pulsark.metadata.etcd.access import read_access
+        from pulsark.metadata.etcd.address import parse_etcd
+        from pulsark.metadata.etcd.store import EtcdMetadataStore
+
+        return await EtcdMetadataStore.open(
+            parse_etcd(url),
+            runtime,
+            create=create,
+            access=read_access(file),
+            session_seconds=session_seconds,
+            timeout_seconds=timeout_seconds,
+        )
+    from pulsark.metadata.zookeeper.address import parse_zookeeper
+    from pulsark.metadata.zookeeper.store import ZooKeeperMetadataStore
+    from pulsark.metadata.zookeeper.tls import read_tls
+
+    return await ZooKeeperMetadataStore.open(
+        parse_zookeeper(url, read_tls(file)),
+        runtime,
+        create=create,
+        session_seconds=session_seconds,
+        timeout_seconds=timeout_seconds,
+    )

@@ -16,6 +16,8 @@ import pytest
 
 from pulsark.errors import BadVersionError, MetadataError, MetadataRefusedError
 from pulsark.metadata import sqlite_sessions, sqlite_shared
+from pulsark.metadata.etcd.address import EtcdAddress
+from pulsark.metadata.etcd.store import EtcdMetadataStore
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.sqlite import SqliteMetadataStore
 from pulsark.metadata.sqlite_sessions import OPENING, WRITING, sessions_directory
@@ -84,18 +86,33 @@ class ZooKeeper:
         self._silent.set()
 
 
-Sessions = Memory | Shared | ZooKeeper
+class Etcd:
+    def __init__(self, address: EtcdAddress) -> None:
+        self._address = address
+
+    async def open(self) -> MetadataStore:
+        return await EtcdMetadataStore.open(self._address, Runtime(), session_seconds=SECONDS)
+
+    def silence(self, store: MetadataStore) -> None:
+        """Its lease is not kept alive any more."""
+        assert isinstance(store, EtcdMetadataStore)
+        store._lease.stop()
+
+
+Sessions = Memory | Shared | ZooKeeper | Etcd
 Scenario = Callable[[Sessions], Awaitable[None]]
 Run = Callable[[Scenario], None]
 
 
-@pytest.fixture(params=[Memory, Shared, ZooKeeper], ids=lambda backend: backend.__name__)
+@pytest.fixture(params=[Memory, Shared, ZooKeeper, Etcd], ids=lambda backend: backend.__name__)
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     async def awaited(scenario: Awaitable[None]) -> None:
         await scenario
 
     if request.param is ZooKeeper:
         sessions: Sessions = ZooKeeper(request.getfixturevalue("zookeeper"))
+    elif request.param is Etcd:
+        sessions = Etcd(request.getfixturevalue("etcd"))
     else:
         sessions = request.param(tmp_path)
     return lambda scenario: asyncio.run(awaited(scenario(sessions)))
@@ -153,7 +170,7 @@ def test_the_mark_is_that_of_the_last_change_whoever_made_it(run: Run) -> None:
         before = two.mark
         await one.put("/x", b"1")
         mark = one.mark
-        if isinstance(sessions, ZooKeeper):  # it knows no more than it was told
+        if isinstance(sessions, ZooKeeper | Etcd):  # it knows no more than it was told
             await two.get("/x")
         assert two.mark >= mark > before
         assert two.knows(mark)

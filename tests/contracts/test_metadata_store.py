@@ -18,6 +18,8 @@ import pytest
 from pulsark.errors import BadVersionError, MetadataError
 from pulsark.limits import METADATA_COMMIT_BYTES_MAX, METADATA_COMMIT_CHANGES_MAX, METADATA_PAGE_MAX
 from pulsark.metadata.changes import Change, Check, Delete, Put
+from pulsark.metadata.etcd.address import EtcdAddress
+from pulsark.metadata.etcd.store import EtcdMetadataStore
 from pulsark.metadata.history import NO_MARK, NONCE_BITS, mark_of
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.pages import names_below
@@ -28,6 +30,7 @@ from pulsark.metadata.zookeeper.address import ZooKeeperAddress
 from pulsark.metadata.zookeeper.layout import Layout
 from pulsark.metadata.zookeeper.store import ZooKeeperMetadataStore
 from pulsark.runtime import Runtime
+from tests.support import etcd as etcd_server
 from tests.support.faulty_metadata import FaultyStore
 from tests.support.zookeeper import expire
 
@@ -123,13 +126,33 @@ class ZooKeeperBackend:
         await expire(store._client)  # what the server does after a time
 
 
-@pytest.fixture(params=[*sorted(BACKENDS), "zookeeper"])
+class EtcdBackend:
+    """etcd."""
+
+    shares = True
+
+    def __init__(self, address: EtcdAddress) -> None:
+        self._address = address
+
+    async def open(self) -> MetadataStore:
+        return await EtcdMetadataStore.open(self._address, Runtime())
+
+    async def kill(self, store: MetadataStore) -> None:
+        assert isinstance(store, EtcdMetadataStore)
+        await etcd_server.expire(store)
+
+
+SERVERS: dict[str, Callable[..., Backend]] = {"zookeeper": ZooKeeperBackend, "etcd": EtcdBackend}
+"""By the fixture that says where the server is."""
+
+
+@pytest.fixture(params=[*sorted(BACKENDS), *SERVERS])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     """Run a scenario on one backend."""
 
     def run_scenario(scenario: Scenario) -> None:
-        if request.param == "zookeeper":
-            backend: Backend = ZooKeeperBackend(request.getfixturevalue("zookeeper"))
+        if make := SERVERS.get(request.param):
+            backend = make(request.getfixturevalue(request.param))
         else:
             backend = BACKENDS[request.param](tmp_path)
         asyncio.run(_awaited(scenario(backend)))

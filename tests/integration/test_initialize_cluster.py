@@ -1,4 +1,4 @@
-"""``pulsark initialize-cluster-metadata`` against a real ZooKeeper."""
+"""``pulsark initialize-cluster-metadata`` against a real ZooKeeper, and etcd."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import json
 
 import pytest
 
+from pulsark.config.settings import Settings
 from pulsark.errors import MetadataError
+from pulsark.metadata.etcd.address import EtcdAddress
 from pulsark.metadata.initialisation import check_initialized
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.metadata.zookeeper.store import ZooKeeperMetadataStore
+from pulsark.processes.joined_metadata import join_metadata
 from pulsark.runtime import Runtime, SystemClock
 from tests.support.initialize_command import COMMAND, URLS, RunCommand, command
 
@@ -82,3 +85,27 @@ def test_what_clusters_share_is_made_in_the_configuration_store(
         assert ("tenant public" in made) == (name == "one")
         assert ("tenant public in cluster two" in made) == (name == "two")
         assert run(*options) == (0, f"Everything was there for cluster {name}\n")
+
+
+@pytest.mark.feature("F60", "F68")
+def test_metadata_may_be_in_etcd_and_those_of_bookkeeper_are_in_zookeeper(
+    etcd: EtcdAddress, zookeeper: ZooKeeperAddress, run: RunCommand
+) -> None:
+    ledgers = f"zk+hierarchical://{zookeeper.hosts}{zookeeper.root}/ledgers"
+    where = ("-md", str(etcd), "--bookkeeper-metadata-service-uri", ledgers)
+    code, said = run("-c", "c", *where, *URLS, "--json")
+    assert code == 0, said
+    made = json.loads(said)["made"]
+    assert f"BookKeeper's nodes below {zookeeper}/ledgers" in made
+    assert "cluster c" in made
+    assert run("-c", "c", *where, *URLS) == (0, "Everything was there for cluster c\n")
+
+    async def brokers_start() -> None:
+        settings = Settings(metadataStoreUrl=str(etcd))
+        store = await join_metadata(settings, "", Runtime(), create=False)
+        try:
+            await check_initialized(store, "c", str(etcd))
+        finally:
+            await store.close()
+
+    asyncio.run(brokers_start())

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
+import pulsar
 import pytest
 from deltalake import DeltaTable
 
+from pulsark.config.settings import Settings
+from pulsark.metadata.etcd.address import EtcdAddress
+from pulsark.processes.cluster_metadata import initialize_cluster
 from tests.support.local_cluster import LocalCluster
 from tests.support.python_client import connected
 from tests.support.several_brokers import Load, is_alive, kill, owners, read, wait_for
@@ -87,3 +96,48 @@ def _rows(cluster: LocalCluster, topic: str) -> int:
         return 0  # its log follows
     rows: int = DeltaTable(directory).to_pyarrow_dataset().count_rows()
     return rows
+
+
+@pytest.mark.feature("F60", "F68")
+def test_a_broker_with_metadata_in_etcd_has_entries_on_the_bookies(
+    cluster: LocalCluster, etcd: EtcdAddress, tmp_path: Path
+) -> None:
+    ledgers = cluster.info["bookkeeperMetadataServiceUri"]
+    words = {
+        "clusterName": "in-etcd",
+        "metadataStoreUrl": str(etcd),
+        "bookkeeperMetadataServiceUri": ledgers,
+        "tableRoots": str(tmp_path / "tables"),
+        "brokerServicePort": "0",
+        "webServicePort": "0",
+        "flightServicePort": "0",
+        "insecure": "true",
+    }
+    settings = Settings(clusterName="in-etcd", metadataStoreUrl=str(etcd))
+    settings = replace(settings, bookkeeperMetadataServiceUri=ledgers)
+    urls = {"serviceUrl": "http://127.0.0.1:1", "brokerServiceUrl": "pulsar://127.0.0.1:1"}
+    asyncio.run(initialize_cluster(settings, urls, existing_bookkeeper=True))
+    (tmp_path / "tables").mkdir()
+    options = [option for key, value in words.items() for option in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "pulsark", "broker", "--json", *options]
+    with (tmp_path / "broker.log").open("wb") as log:
+        broker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+    try:
+        assert broker.stdout is not None
+        first = broker.stdout.readline()
+        assert first, (tmp_path / "broker.log").read_text()[-4000:]
+        client = pulsar.Client(json.loads(first)["brokerServiceUrl"])
+        consumer = client.subscribe("t", "s")
+        producer = client.create_producer("t")
+        for number in range(20):
+            producer.send(b"%d" % number)
+        assert [consumer.receive(30_000).data() for _ in range(20)] == [
+            b"%d" % number for number in range(20)
+        ]
+        client.close()
+        broker.terminate()
+        assert broker.wait(60) == 0, (tmp_path / "broker.log").read_text()[-4000:]
+    finally:
+        broker.kill()
+        broker.wait()
+        broker.stdout.close()

@@ -20,6 +20,7 @@ ROOMS = (
     "rows",
     "metadata",
     "metadata.zookeeper",
+    "metadata.etcd",
     "security",
     "rates",
     "security.audit",

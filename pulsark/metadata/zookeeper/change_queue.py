@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final
 from pulsark.errors import MetadataError, MetadataRefusedError
 from pulsark.limits import METADATA_CHANGES_KEPT
 from pulsark.metadata.changes import Check, Put
-from pulsark.metadata.zookeeper.layout import CHANGE, CHANGES, is_told
+from pulsark.metadata.told import is_told
+from pulsark.metadata.zookeeper.layout import CHANGE, CHANGES
 from pulsark.metadata.zookeeper.nodes import CreateNode, DeleteNode, NodeError
 from pulsark.metadata.zookeeper.plan import Prune
 

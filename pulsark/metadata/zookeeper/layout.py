@@ -49,16 +49,6 @@ _SPREAD: Final = {
 }
 """Trees with directories below them, and after how many more levels these are."""
 
-UNTOLD: Final = (
-    paths.LEDGERS, paths.LEDGER_RUNS, paths.REMOVED_LEDGERS, paths.DOOMED_TABLES, paths.CURSORS,
-    paths.DELAYED_BUCKETS, paths.BUNDLE_EPOCHS, paths.LEDGER_ID_COUNTER,
-    paths.PRODUCER_NAME_COUNTER,
-)  # fmt: skip
-"""Trees whose changes no other process is told of: nobody watches them."""
-
-_APPEARANCES: Final = (paths.MANAGED_LEDGERS,)
-"""Trees of which only what appears and vanishes is told: their records change too often."""
-
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -118,10 +108,3 @@ def part_of(node: str) -> int:
 def part_node(part: int) -> str:
     """Where the deletions of a part are counted."""
     return f"{DELETIONS}/{part:02x}"
-
-
-def is_told(path: str, *, appearance: bool) -> bool:
-    """Whether other processes are told of a change; ``appearance``: of a new or deleted value."""
-    if path.startswith(_APPEARANCES):
-        return appearance
-    return not any(path == tree or path.startswith(f"{tree}/") for tree in UNTOLD)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from pulsark.errors import BadVersionError, MetadataRefusedError
+from pulsark.metadata.based_values import encode
 from pulsark.metadata.changes import Change, Check, Delete, Put
 from pulsark.metadata.store import ABSENT, ANY_VERSION, wrong_kind
 from pulsark.metadata.zookeeper.facts import EPHEMERAL_VERSIONS, Fact, NoNode, Parent, Part, Valued
@@ -25,7 +26,6 @@ from pulsark.metadata.zookeeper.nodes import (
     Result,
     SetNode,
 )
-from pulsark.metadata.zookeeper.values import encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Final
 
 from pulsark.errors import MetadataError
 from pulsark.limits import METADATA_PAGE_MAX
+from pulsark.metadata.based_values import decode
 from pulsark.metadata.changes import Change, Check, Delete, check_changes
+from pulsark.metadata.counters import Counters
 from pulsark.metadata.history import NONCE_BITS
 from pulsark.metadata.single_writes import SingleWrites
 from pulsark.metadata.store import Versioned, check_page, check_parent, split_path
 from pulsark.metadata.watches import Watches
 from pulsark.metadata.zookeeper.change_queue import ChangeQueue, Ephemerals, telling
 from pulsark.metadata.zookeeper.client import OPERATION_SECONDS, SESSION_SECONDS, ZooKeeperClient
-from pulsark.metadata.zookeeper.counters import Counters
 from pulsark.metadata.zookeeper.instance import check_size, find_or_create
 from pulsark.metadata.zookeeper.layout import SESSIONS, Layout, name_of
 from pulsark.metadata.zookeeper.marks import Marks
 from pulsark.metadata.zookeeper.nodes import NoNodeError
 from pulsark.metadata.zookeeper.plan import Prune
-from pulsark.metadata.zookeeper.values import decode
 from pulsark.metadata.zookeeper.writer import Writer
 
 if TYPE_CHECKING:

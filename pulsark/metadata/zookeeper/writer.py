@@ -17,6 +17,7 @@ from pulsark.errors import (
     MetadataRefusedError,
     OutcomeUnknownError,
 )
+from pulsark.metadata.based_values import decode
 from pulsark.metadata.changes import Check, Put
 from pulsark.metadata.store import ABSENT
 from pulsark.metadata.zookeeper.facts import Fact, NoNode, Parent, Part, Valued
@@ -29,7 +30,6 @@ from pulsark.metadata.zookeeper.nodes import (
     NoNodeError,
 )
 from pulsark.metadata.zookeeper.plan import NeedsFreshError, Plan, versions_of
-from pulsark.metadata.zookeeper.values import decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -20,6 +20,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         (("--cluster", "a/b"), "cluster"),
         (("-bn", "100000"), "bundles"),
         (("--metadata-store", "mysql:h"), "only ZooKeeper"),
+        (("--metadata-store", "etcd:http://h:1"), "--bookkeeper-metadata-service-uri"),
         (("--metadata-store", "zk:a b"), "does not name ZooKeeper servers"),
         (
             (

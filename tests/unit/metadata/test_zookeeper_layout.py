@@ -8,10 +8,11 @@ import pytest
 
 from pulsark.errors import CorruptMetadataError, MetadataError, OutcomeUnknownError
 from pulsark.metadata import paths
+from pulsark.metadata.based_values import Stored, decode, encode
+from pulsark.metadata.told import is_told
 from pulsark.metadata.zookeeper.instance import check_size
-from pulsark.metadata.zookeeper.layout import TREE, Layout, is_told, name_of
+from pulsark.metadata.zookeeper.layout import TREE, Layout, name_of
 from pulsark.metadata.zookeeper.nodes import NoNodeError
-from pulsark.metadata.zookeeper.values import Stored, decode, encode
 from pulsark.wire.topic_name import TopicName
 
 TOPIC = TopicName.parse("persistent://public/default/orders")

@@ -155,10 +155,11 @@ def test_the_broker_fetches_from_nowhere_but_issuers() -> None:
         "security/openid.py"
     ]
     # Brokers call brokers and bookies that announced themselves in the metadata store, and the
-    # ZooKeeper of their settings. The supervisor reads from sockets that it has made itself, and
-    # asks servers that it has started.
+    # ZooKeeper or etcd of their settings. The supervisor reads from sockets that it has made
+    # itself, and asks servers that it has started.
     assert callers_of("create_connection", "open_connection", "open_unix_connection") == [
         "dispatch/peers/http_call.py",
+        "metadata/etcd/connection.py",
         "metadata/zookeeper/client.py",
         "metadata/zookeeper/connection.py",
         "processes/bookkeeper_server.py",

@@ -1,8 +1,7 @@
-"""Values as ZooKeeper keeps them: a line with format, base and checksum, then the value. Pure.
+"""Values as servers keep them that count versions from 0 after each deletion. Pure.
 
-The version of a value is its *base* plus the version of the node. ZooKeeper counts a node's
-versions from 0 each time that it is created; the base is above all versions that its path had.
-A node without data is a parent without a value.
+A line with format, base and checksum is before the value. Its version is the *base* plus the one
+that the server counts. The base is above all versions that the path had before.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ _HEAD_BYTES_MAX: Final = 48
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a node holds."""
+    """What is stored at a path."""
 
     value: bytes
     base: int
 
 
 def encode(path: str, value: bytes, base: int) -> bytes:
-    """The data of a node."""
+    """What the server is to keep."""
     return b"%d %d %08x\n" % (FORMAT, base, _checksum(path, value, base)) + value
 
 
 def decode(path: str, data: bytes) -> Stored | None:
-    """The value in a node, if it has one; ``CorruptMetadataError``."""
+    """The value in what the server keeps, if there is one; ``CorruptMetadataError``."""
     if not data:
         return None
     end = data.find(b"\n", 0, _HEAD_BYTES_MAX)
@@ -41,16 +40,17 @@ def decode(path: str, data: bytes) -> Stored | None:
         number = int(version)
         if number > FORMAT:
             raise CorruptMetadataError(
-                f"the value of {path} in ZooKeeper has format {number}: a newer release wrote it"
+                f"the value of {path} in the metadata store has format {number}: "
+                "a newer release wrote it"
             )
         base, checksum = int(rest[0]), int(rest[1], 16)
     except (ValueError, IndexError):
         raise CorruptMetadataError(
-            f"the data of {path} in ZooKeeper were not written by Pulsark, or are damaged"
+            f"the data of {path} in the metadata store were not written by Pulsark, or are damaged"
         ) from None
     value = data[end + 1 :]
     if checksum != _checksum(path, value, base):
-        raise CorruptMetadataError(f"the value of {path} in ZooKeeper is damaged")
+        raise CorruptMetadataError(f"the value of {path} in the metadata store is damaged")
     return Stored(value, base)
 
 
