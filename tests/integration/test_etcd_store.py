@@ -7,8 +7,11 @@ import random
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import trustme
 
 from pulsark.errors import (
     BadVersionError,
@@ -20,6 +23,7 @@ from pulsark.errors import (
 from pulsark.metadata import paths, settled
 from pulsark.metadata.changes import Check, Delete, Put
 from pulsark.metadata.etcd import messages
+from pulsark.metadata.etcd.access import EtcdAccess, read_access
 from pulsark.metadata.etcd.address import EtcdAddress, Server
 from pulsark.metadata.etcd.store import EtcdMetadataStore
 from pulsark.metadata.settled import put_settled
@@ -510,6 +514,66 @@ def test_a_server_that_comes_back_empty_ends_the_session_and_is_refused(
         await store.close()
 
     asyncio.run(scenario())
+
+
+def test_over_tls_with_a_login(tmp_path: Path) -> None:
+    program()
+    authority = trustme.CA()
+    issued = authority.issue_cert("etcd.example")
+    issued.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "certificate.pem"))
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    (tmp_path / "access.yaml").write_text(
+        f"useTls: true\ntlsTrustCertsFilePath: {tmp_path}/ca.pem\nauthority: etcd.example\n"
+    )
+    access = read_access(str(tmp_path / "access.yaml"))
+    certificate = f"--cert-file={tmp_path}/certificate.pem", f"--key-file={tmp_path}/key.pem"
+    server = EtcdServer(tmp_path / "etcd", *certificate, tls=True, access=access)
+
+    async def scenario() -> None:
+        async def open_as(access: EtcdAccess, seconds: float = 10) -> EtcdMetadataStore:
+            return await EtcdMetadataStore.open(
+                server.address, Runtime(), access=access, timeout_seconds=seconds
+            )
+
+        for other in (EtcdAccess(), replace(access, server_name="")):
+            with pytest.raises(MetadataError, match="certificate verify failed"):
+                await open_as(other, 0.5)
+        store = await open_as(access)
+        await store.put("/a", b"x")
+        prefix = {"key": messages._text(b"/pulsark/"), "range_end": messages._text(b"/pulsark0")}
+        for method, body in (
+            ("user/add", {"name": "root", "password": "first"}),
+            ("role/add", {"name": "root"}),
+            ("user/grant", {"user": "root", "role": "root"}),
+            ("user/add", {"name": "pulsark", "password": "secret"}),
+            ("role/add", {"name": "brokers"}),
+            ("role/grant", {"name": "brokers", "perm": {"permType": "READWRITE", **prefix}}),
+            ("user/grant", {"user": "pulsark", "role": "brokers"}),
+            ("enable", {}),
+        ):
+            await raw(store, f"auth/{method}", body)
+        with pytest.raises(MetadataRefusedError, match="user name is empty"):
+            await store.put("/a", b"y")
+        with pytest.raises(MetadataRefusedError, match="the login failed"):
+            await open_as(replace(access, user="pulsark", password="wrong"))
+        mine = await open_as(replace(access, user="pulsark", password="secret"))
+        heard: list[str] = []
+        mine.watch("/w", heard.append, heard.clear)
+        other = await open_as(replace(access, user="pulsark", password="secret"))
+        assert await mine.get("/a") == Versioned(b"x", 0)
+        mine._gateway._token = b"too-old.1"
+        assert await mine.put("/a", b"y", 0) == 1
+        await other.put("/w/x", b"", ephemeral=True)
+        await until(lambda: heard == ["/w/x"])
+        for each in (mine, other, store):
+            await each.close()
+
+    server.start()
+    try:
+        asyncio.run(scenario())
+    finally:
+        server.process.stop()
 
 
 def test_without_a_server_the_attempt_ends() -> None:

@@ -41,9 +41,14 @@ def program() -> str:
 class EtcdServer:
     """One server with its data in a directory. It can be started again after its end."""
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    def __init__(
+        self, directory: Path, *options: str, tls: bool = False, access: EtcdAccess | None = None
+    ) -> None:
+        """With ``tls``, ``options`` name its certificate, and ``access`` whom to trust."""
         self.directory = directory
         self.options = options
+        self.access = access or EtcdAccess()
+        self._tls = tls
         self.port = free_port()
         self.process = JavaProcess()
         self._peers = free_port()
@@ -56,12 +61,12 @@ class EtcdServer:
     @property
     def address(self) -> EtcdAddress:
         """Where it is."""
-        return EtcdAddress((Server(HOST, self.port),))
+        return EtcdAddress((Server(HOST, self.port, self._tls),))
 
     def start(self) -> None:
         """Start it and wait until it serves."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        clients, peers = f"http://{HOST}:{self.port}", f"http://{HOST}:{self._peers}"
+        clients, peers = str(self.address.servers[0]), f"http://{HOST}:{self._peers}"
         self.process.start(
             [
                 program(), "--name=one", f"--data-dir={self.data}", "--log-level=error",
@@ -76,7 +81,7 @@ class EtcdServer:
 
     async def ready(self) -> None:
         """Return once it serves."""
-        gateway = Gateway(self.address, EtcdAccess(), START_SECONDS)
+        gateway = Gateway(self.address, self.access, START_SECONDS)
         deadline = asyncio.get_running_loop().time() + START_SECONDS
         try:
             await gateway.read("kv/range", {"key": "AA=="}, deadline)

@@ -165,7 +165,9 @@ class Gateway:
             else:
                 if "error" not in answer and "code" not in answer:
                     self._check_cluster(answer.get("result", answer))
-                    self._failed = False
+                    if self._failed:
+                        log.info("etcd at %s answers", server)
+                        self._failed = False
                     return answer
                 trouble = self._trouble_of(answer)
                 if not trouble:
