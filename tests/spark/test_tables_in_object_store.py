@@ -12,6 +12,7 @@ import pytest
 
 from pulsark.runtime import OsDisk, SystemClock
 from pulsark.storage.roots.any_root import AnyRoot
+from tests.support.local_cluster import LocalCluster
 from tests.support.s3_server import ACCESS, BUCKET, S3Server
 from tests.support.seal_contract import admin, consumed, publish
 from tests.support.standalone import Standalone
@@ -21,9 +22,17 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("streams", [False, pytest.param(True, marks=pytest.mark.chaos)])
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("kind", "streams"),
+    [
+        (Standalone, False),
+        pytest.param(Standalone, True, marks=pytest.mark.chaos),
+        pytest.param(LocalCluster, True, marks=pytest.mark.chaos),
+    ],
+)
 def test_spark_writes_reads_seals_and_replicates(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streams: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Standalone], streams: bool
 ) -> None:
     for name, value in ACCESS.items():
         monkeypatch.setenv(name, value)
@@ -34,7 +43,8 @@ def test_spark_writes_reads_seals_and_replicates(
             "PULSARK_tableRoots": f"s3://{BUCKET}/here,{tmp_path}/there",
             "PULSARK_sealByJobs": "true",
         }
-        with Standalone(tmp_path / "data", "--bookies", "2", env=env) as broker:
+        bookies = "2" if kind is Standalone else "3"
+        with kind(tmp_path / "data", "--bookies", bookies, env=env) as broker:
             publish(broker, "from-clients", 0, 300)
             given = [broker.service_url, broker.web_url]
             if streams:
@@ -45,7 +55,7 @@ def test_spark_writes_reads_seals_and_replicates(
                 env={**os.environ, **reached, "PYTHONPATH": os.pathsep.join(sys.path)},
                 capture_output=True,
                 text=True,
-                timeout=240,
+                timeout=600,
                 check=False,
             )
             assert done.returncode == 0, done.stderr[-4000:]

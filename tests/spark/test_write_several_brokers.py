@@ -1,4 +1,4 @@
-"""Writing, sealing, reading and erasing where the partitions of a topic are at three brokers."""
+"""Writing, sealing, reading and erasing where the partitions of a topic are at several brokers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.request import Request, urlopen
 
+import pytest
+
 from pulsark.jobs.erase_messages import JOB as ERASING
 from pulsark.jobs.job import Context
 from pulsark.jobs.runner import run_program
 from tests.spark.test_write import received, rows, write
+from tests.support.local_cluster import LocalCluster
 from tests.support.python_client import connected
 from tests.support.seal_contract import run_job
 from tests.support.several_brokers import owners, spread
@@ -26,16 +29,26 @@ SETTINGS = {
 }
 
 
-def test_rows_are_in_partitions_of_all_brokers(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("kind", "brokers"),
+    [
+        pytest.param(Standalone, 3, id="three-brokers"),
+        pytest.param(LocalCluster, 2, id="cluster", marks=pytest.mark.chaos),
+    ],
+)
+def test_rows_are_in_partitions_of_all_brokers(
+    spark: SparkSession, tmp_path: Path, kind: type[Standalone], brokers: int
+) -> None:
     parts = [f"p-partition-{number}" for number in range(PARTITIONS)]
-    with Standalone(tmp_path / "data", "--brokers", "3", env=SETTINGS) as standalone:
+    with kind(tmp_path / "data", "--brokers", str(brokers), env=SETTINGS) as standalone:
         path = f"{standalone.web_url}/admin/v2/persistent/public/default/p/partitions"
         headers = {"Content-Type": "application/json"}
         urlopen(Request(path, b"%d" % PARTITIONS, headers, method="PUT"), timeout=60).close()
         with connected(standalone) as client:
             client.create_producer("p").close()  # now each bundle has an owner
             spread(standalone, parts)
-            assert len(set(owners(standalone, parts).values())) == 3
+            assert len(set(owners(standalone, parts).values())) == brokers
             options = {"serviceUrl": standalone.service_url, "adminUrl": standalone.web_url}
             for _ in range(2):  # the second is known as the first
                 write(rows(spark, 1000), options, topic="p", txnAppId="load", txnVersion="1")
