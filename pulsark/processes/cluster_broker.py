@@ -20,6 +20,7 @@ from pulsark.metadata.initialisation import check_initialized
 from pulsark.processes.access import warn_of_access
 from pulsark.processes.bookkeeper_storage import open_bookkeeper
 from pulsark.processes.joined_metadata import join_metadata
+from pulsark.processes.loop_watch import LoopWatch
 from pulsark.processes.own_disks import open_roots
 from pulsark.processes.served_broker import ServedBroker, Stored
 from pulsark.processes.until_signal import serve_until_signal
@@ -54,6 +55,9 @@ class ClusterBroker:
         metadata = await join_metadata(settings, "", runtime, create=False)
         cleanup.push_async_callback(metadata.close)
         metadata.session.on_end(self._session_ended)
+        watch = LoopWatch(metadata.session.timeout_seconds)
+        watch.start()
+        cleanup.callback(watch.close)
         await check_initialized(metadata, settings.clusterName, settings.metadataStoreUrl)
         ledgers = await open_bookkeeper(settings, metadata, runtime, cleanup)
         roots = await open_roots(settings, settings.tableRoots, metadata, runtime)
