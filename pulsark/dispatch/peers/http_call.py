@@ -98,6 +98,7 @@ class PeerAnswer:
         return bytes(found)
 
     async def _next(self) -> Any:
+        data = None
         while True:
             try:
                 event = self._connection.next_event()
@@ -107,7 +108,11 @@ class PeerAnswer:
                     data = await self._reader.read(HTTP_PIECE_BYTES)
             except TimeoutError:
                 raise PeerSlowError(f"it sent nothing for {self._seconds:g} s") from None
-            except (OSError, h11.RemoteProtocolError) as error:
+            except h11.RemoteProtocolError as error:
+                if data == b"":
+                    raise PeerBrokeOffError("the connection ended before the answer did") from None
+                raise PeerBrokeOffError(str(error)) from None
+            except OSError as error:
                 raise PeerBrokeOffError(str(error) or type(error).__name__) from None
             self._connection.receive_data(data)
 

@@ -102,6 +102,14 @@ def test_an_answer_that_is_none_or_not_whole(text: bytes) -> None:
         asyncio.run(ask(saying(text)))
 
 
+@pytest.mark.parametrize(
+    "text", [b"", b"HTTP/1.1 200", b"HTTP/1.1 200 OK\r\nConnection: close\r\n"]
+)
+def test_a_broker_that_dies_before_it_answers_is_said_to_have_gone(text: bytes) -> None:
+    with pytest.raises(PeerBrokeOffError, match=r"^the connection ended before the answer did$"):
+        asyncio.run(ask(saying(text)))
+
+
 def test_an_answer_that_is_too_long() -> None:
     whole = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n" + bytes(10)
     assert asyncio.run(ask(saying(whole), most=10)) == (200, bytes(10))
