@@ -86,6 +86,12 @@ class Writing(ThreeBrokers):
                 await asyncio.sleep(1)
         raise AssertionError("never answered")
 
+    def lose(self, host: str) -> None:
+        """The session of a broker ends: others may have all of its bundles from now on."""
+        self.brokers.stores[host].expire()
+        self.all.remove(self.brokers.brokers[f"{host}:8080"])
+        del self.brokers.brokers[f"{host}:8080"]
+
     def meanwhile(self, work: Coroutine[Any, Any, Any]) -> None:
         """Something that goes on beside a publish, and perhaps has to wait for it."""
         self._works.append(asyncio.create_task(work))
@@ -275,6 +281,17 @@ async def owner_is_dead(client: Writing) -> None:
     await partition_is_taken(client)
 
 
+async def tables_session_is_lost(client: Writing) -> None:
+    client.lose("a")
+    await asyncio.sleep(0.5)
+
+
+async def owners_session_is_lost(client: Writing) -> None:
+    client.lose("b")
+    client.meanwhile(client.read(1))
+    await asyncio.sleep(0.5)  # by then its next owner has asked the table's broker
+
+
 async def store_is_away(client: Writing) -> None:
     """The table's broker cannot find out what became of its writes, and gives up."""
     client.brokers.stores["a"].back_at = asyncio.get_running_loop().time() + 15
@@ -291,6 +308,8 @@ EVENTS = (
     table_moves,
     nothing_is_heard,
     owner_is_dead,
+    tables_session_is_lost,
+    owners_session_is_lost,
 )
 STEPS = ("before reserve", "before hold", "before intent", "before decide", "after decide")
 LOST = [

@@ -17,7 +17,7 @@ from pulsark.dispatch.brokers.owners import BundleOwner
 from pulsark.dispatch.model.entry import stored_entry
 from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.dispatch.tables.far_tables import FarAttach
-from pulsark.errors import OutcomeUnknownError, PulsarkError
+from pulsark.errors import NotAttachedError, OutcomeUnknownError, PulsarkError
 from pulsark.metadata.changes import Change, Put
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.paths import bundle_owner_path, table_path
@@ -58,24 +58,24 @@ class Calls:
     async def attach(self, broker_id: str, asked: FarAttach) -> None:
         self.attaches.append(asked)
         await self.before(asked)
-        await self._brokers[broker_id].sealing.for_others.attach(asked)
+        await self._to(broker_id).sealing.for_others.attach(asked)
         await self.after(asked)
 
     async def existing(
         self, broker_id: str, name: TopicName, table_id: str, ledger_ids: Collection[int]
     ) -> set[int]:
-        others = self._brokers[broker_id].sealing.for_others
+        others = self._to(broker_id).sealing.for_others
         return await others.existing(name, table_id, ledger_ids)
 
     async def work(self, broker_id: str, base: TopicName, what: Mapping[str, Any]) -> Any:
-        works = self._brokers[broker_id].sealing.part_works
+        works = self._to(broker_id).sealing.part_works
         told = json.loads(json.dumps(what))
         return await self._step(what["do"], broker_id, lambda: works.do(base, told))
 
     async def check_writable(
         self, broker_id: str, base: TopicName, partitions: Sequence[int]
     ) -> None:
-        others = self._brokers[broker_id].bulk_publishing.for_others
+        others = self._to(broker_id).bulk_publishing.for_others
         await self._step("check", broker_id, lambda: others.check_writable(base, partitions))
 
     async def reserve(
@@ -87,19 +87,24 @@ class Calls:
         wanted: Mapping[int, Sequence[NewLedger]],
         rows: Mapping[int, int],
     ) -> dict[int, list[int]]:
-        others = self._brokers[broker_id].bulk_publishing.for_others
+        others = self._to(broker_id).bulk_publishing.for_others
         found = await self._step(
             "reserve", broker_id, lambda: others.reserve(base, asker, token, wanted, rows)
         )
         return {partition: list(ids) for partition, ids in found.items()}
 
     async def hold_appends(self, broker_id: str, base: TopicName, token: str) -> None:
-        others = self._brokers[broker_id].bulk_publishing.for_others
+        others = self._to(broker_id).bulk_publishing.for_others
         await self._step("hold", broker_id, lambda: others.hold_appends(token))
 
     async def decide(self, broker_id: str, base: TopicName, token: str, exist: bool | None) -> None:
-        others = self._brokers[broker_id].bulk_publishing.for_others
+        others = self._to(broker_id).bulk_publishing.for_others
         await self._step("decide", broker_id, lambda: others.decide(token, exist))
+
+    def _to(self, broker_id: str) -> Broker:
+        if broker_id not in self._brokers:
+            raise NotAttachedError(f"the broker {broker_id} is gone")
+        return self._brokers[broker_id]
 
     async def _step(
         self, what: str, broker_id: str, call: Callable[[], Coroutine[Any, Any, T]]
