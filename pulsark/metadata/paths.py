@@ -6,6 +6,7 @@ Constants name the trees. A topic's documents are at ``<tree>/<tenant>/<namespac
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
 
@@ -64,7 +65,13 @@ def topic_below(namespace: str, child: str, domain: str = PERSISTENT) -> str:
 
 def topic_path(tree: str, name: TopicName) -> str:
     """The document of a topic in a tree."""
-    return f"{topics_path(tree, name.namespace_name, name.domain)}/{quote(name.local, safe='')}"
+    return f"{tree}/{name.tenant}/{name.namespace}/{name.domain}/{_quoted(name.local)}"
+
+
+@lru_cache(maxsize=1024)
+def _quoted(local: str) -> str:
+    """A topic's own name as one level. A topic that is loaded has documents in several trees."""
+    return quote(local, safe="")
 
 
 def topic_at(tree: str, path: str) -> str:

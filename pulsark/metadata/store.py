@@ -7,6 +7,7 @@ implementation passes the contract in ``tests/contracts/test_metadata_store.py``
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from pulsark.errors import BadVersionError, MetadataRefusedError
@@ -134,11 +135,12 @@ class MetadataStore(Protocol):
         """End the session. Its ephemeral values disappear."""
 
 
+@lru_cache(maxsize=4096)
 def split_path(path: str) -> tuple[str, str]:
     """``(parent, name)`` of a valid path other than the root; raises ``MetadataError``.
 
     A path starts with a slash and does not end with one. Its parts are not empty, ``.`` or ``..``,
-    and contain no NUL. Every implementation can store such paths.
+    and contain no NUL. Every implementation can store such paths. Kept, because each layer asks.
     """
     parts = path.split("/")
     if len(parts) < 2 or parts[0] or "\0" in path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pulsark.wire.hashes import bundle_hash
@@ -20,7 +21,7 @@ class NamespaceBundles:
 
     def __init__(self, namespace: Namespace) -> None:
         self._name = namespace.name
-        self._edges = [int(edge, 16) for edge in namespace.bundle_boundaries]
+        self._edges = _edges(namespace.bundle_boundaries)
 
     def range_of(self, name: TopicName) -> str:
         """The range that a topic is in."""
@@ -30,6 +31,12 @@ class NamespaceBundles:
     def of(self, name: TopicName) -> str:
         """The bundle that a topic is in."""
         return f"{self._name}/{self.range_of(name)}"
+
+
+@lru_cache(maxsize=1000)
+def _edges(boundaries: tuple[str, ...]) -> tuple[int, ...]:
+    """As numbers: each lookup of a topic asks for them."""
+    return tuple(int(edge, 16) for edge in boundaries)
 
 
 def namespace_of(bundle: str) -> str:

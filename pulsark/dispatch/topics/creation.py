@@ -62,8 +62,8 @@ class TopicCreation:
     async def topic_for_clients(self, name: TopicName, *, may_create: bool = True) -> AnyTopic:
         """The topic that a producer or consumer asks for, by the rules of automatic creation."""
         self._topics.check_enabled(name)
-        if self._topics.get(name) is not None:
-            return await self._topics.open(name)
+        if self._topics.get(name) is not None or self._topics.is_loading(name):
+            return await self._topics.open(name)  # a client's two requests often come together
         namespace = await self._ownership.namespace(name)
         parent = await self._resources.partitioned_topics.get(name.base)
         if parent is not None:
@@ -79,7 +79,7 @@ class TopicCreation:
                 )
             return await self._topics.open(name, create=True)
         if await self._catalog.exists(name):
-            return await self._topics.open(name)
+            return await self._topics.open(name, is_there=True)
         created = auto_topic_creation(self._settings, namespace.policies)
         if not (may_create and created.allowed):
             raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.ownership import Ownership
     from pulsark.dispatch.topics.policy_source import PolicySource
     from pulsark.runtime import Runtime
+    from pulsark.storage.managed_ledger.record import StoredRecord
     from pulsark.wire.topic_name import TopicName
 
 Existing = Callable[["TopicName", str, Collection[int]], Awaitable[set[int]]]
@@ -73,19 +74,22 @@ class TopicLoader:
             self.over_quota,
         )
 
-    async def load(self, name: TopicName) -> Topic:
-        """A persistent topic; what is missing of it is made."""
+    async def load(self, name: TopicName, bundle: str, stored: StoredRecord | None) -> Topic:
+        """A persistent topic of a bundle; what is missing of it is made.
+
+        ``stored``: its record, read since the bundle is this broker's.
+        """
         try:
-            return await self._load(name)
+            return await self._load(name, bundle, stored)
         except OwnershipLostError as error:
             raise ClientError(
                 ServerError.ServiceNotReady,
                 f"Another broker has taken {name} over; look it up again",
             ) from error
 
-    async def _load(self, name: TopicName) -> Topic:
-        cursors = await self._cursor_logs.of(name)
-        metadata, ledgers = await self._storage.of(name)
+    async def _load(self, name: TopicName, bundle: str, stored: StoredRecord | None) -> Topic:
+        cursors = await self._cursor_logs.of_bundle(bundle)
+        metadata, ledgers = await self._storage.of_bundle(bundle)
         ledger = await ManagedLedger.open(
             managed_ledger_path(name),
             ledgers,
@@ -93,6 +97,7 @@ class TopicLoader:
             ManagedLedgerConfig.from_settings(self._settings),
             self._runtime,
             attached=partial(self._existing, name),
+            known=stored,
         )
         delayed = DelayedBuckets(
             delayed_buckets_path(name),

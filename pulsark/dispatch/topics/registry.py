@@ -12,6 +12,7 @@ from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.topics.damage import DamageReports
 from pulsark.dispatch.topics.names_by_bundle import NamesByBundle
 from pulsark.errors import ClientError, PulsarkError, ServerError
+from pulsark.metadata.paths import bundle_counted_at
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterator
@@ -98,18 +99,23 @@ class Topics:
 
     # -- loading ---
 
-    async def open(self, name: TopicName, *, create: bool = False) -> AnyTopic:
-        """A topic, stored or not; made if ``create`` and it is missing."""
+    async def open(
+        self, name: TopicName, *, create: bool = False, is_there: bool = False
+    ) -> AnyTopic:
+        """A topic, stored or not; made if ``create`` and it is missing.
+
+        ``is_there``: the caller has just seen that it is not missing.
+        """
         if name.is_persistent:
-            return await self.load(name, create=create)
+            return await self.load(name, create=create, is_there=is_there)
         self._check_serving(name)
         return await self._open_non_persistent(name, create=create)
 
-    async def load(self, name: TopicName, *, create: bool = False) -> Topic:
+    async def load(self, name: TopicName, *, create: bool = False, is_there: bool = False) -> Topic:
         """A persistent topic, loaded if needed; made if ``create`` and it is missing."""
         self._check_serving(name)
         try:
-            return await self._load(name, create=create, served=True)
+            return await self._load(name, create=create, served=True, is_there=is_there)
         except PulsarkError as error:
             self._damage.say(name, error)
             raise
@@ -149,7 +155,9 @@ class Topics:
         self._check_held(name, guard)
         return self._non_persistent.add(topic)  # another request may have been first
 
-    async def _load(self, name: TopicName, *, create: bool, served: bool) -> Topic:
+    async def _load(
+        self, name: TopicName, *, create: bool, served: bool, is_there: bool = False
+    ) -> Topic:
         if self._closed:
             raise ClientError(ServerError.ServiceNotReady, "The broker is shutting down")
         if not name.is_persistent:
@@ -160,9 +168,11 @@ class Topics:
         key = str(name)
         while (leaving := self._leaving.get(key)) is not None:
             await asyncio.wait([leaving])
+            is_there = False  # it may have gone meanwhile
         if (
             key not in self._loading
             and not create
+            and not is_there
             and not await self._catalog.exists(name)
             and key not in self._loading
         ):
@@ -188,8 +198,8 @@ class Topics:
         if served and await self._catalog.is_orphan(name):
             # Its topic was there when it was asked for. A deletion that begins now waits for this.
             raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
-        await self._remains.finish_deletion(name)
-        topic = await self._loader.load(name)
+        stored = await self._remains.record_of(name)
+        topic = await self._loader.load(name, bundle_counted_at(guard.path), stored)
         try:
             self._check_held(name, guard)
         except ClientError:

@@ -19,8 +19,10 @@ from pulsark.storage.delayed.delayed_buckets import DelayedBuckets
 from pulsark.storage.ledger.manager import LedgerConfig
 from pulsark.storage.managed_ledger.managed_ledger import delete_managed_ledger
 from pulsark.storage.managed_ledger.record import (
+    StoredRecord,
     TopicState,
     decode_record,
+    read_stored,
 )
 from pulsark.wire.topic_name import TopicName
 
@@ -74,6 +76,14 @@ class Remains:
             await delete_managed_ledger(path, ledgers, metadata, topic_id=record.topic_id)
             await self.delete_table(name)
             return True
+
+    async def record_of(self, name: TopicName) -> StoredRecord | None:
+        """The record of a topic. Of one whose deletion was broken off nothing is left then."""
+        stored = await read_stored(managed_ledger_path(name), self._metadata)
+        if stored is None or stored.record.state is not TopicState.DELETING:
+            return stored
+        await self.finish_deletion(name)
+        return None
 
     def _finishing_alone(self, name: TopicName) -> asyncio.Lock:
         """Two requests that meet one deletion go one after the other: a new topic may follow it."""

@@ -43,6 +43,7 @@ from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
 from pulsark.storage.managed_ledger.owned_record import OwnedRecord
 from pulsark.storage.managed_ledger.record import (
     ManagedLedgerRecord,
+    StoredRecord,
     TopicState,
     claim_or_create,
     read_ledgers,
@@ -118,17 +119,23 @@ class ManagedLedger(LedgerView):
         *,
         properties: Mapping[str, str] | None = None,
         attached: Attached | None = None,
+        known: StoredRecord | None = None,
     ) -> ManagedLedger:
         """Open or create the managed ledger whose record is at ``path``, as its owner.
 
         Recovers what the owner before left open, and so stops it. The next ledger is opened by
         the first append. ``properties`` are those of a new one. ``attached`` tells which of the
-        ledgers exist that the owner before had reserved. A later listener calls ``tell``.
+        ledgers exist that the owner before had reserved. ``known``: the record as the caller has
+        just read it. A later listener calls ``tell``.
         Raises ``StorageError`` or ``MetadataError`` if the end of the topic cannot be known now.
         """
         listener = Unheard() if listener is None else listener
+        has_failed = False
         while True:
-            record, version = await claim_or_create(path, metadata, runtime, properties)
+            record, version = await claim_or_create(
+                path, metadata, runtime, properties, known, at_once=has_failed
+            )
+            known = None
             if record.state is TopicState.DELETING:
                 await delete_managed_ledger(path, manager, metadata)
                 continue
@@ -141,6 +148,7 @@ class ManagedLedger(LedgerView):
             try:
                 await opened._load(attached)
             except LedgerFencedError:
+                has_failed = True
                 continue  # another broker opened it meanwhile: read its record again
             return opened
 

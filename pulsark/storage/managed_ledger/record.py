@@ -10,7 +10,7 @@ import asyncio
 import json
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pulsark.errors import BadVersionError, CorruptMetadataError
 from pulsark.metadata.documents import check_version
@@ -182,20 +182,46 @@ async def read_runs(record: ManagedLedgerRecord, metadata: MetadataStore) -> Fol
     return FoldedLedgers(runs).behind(record.trimmed.ledger_id)
 
 
+class StoredRecord(NamedTuple):
+    """A record as it was read."""
+
+    record: ManagedLedgerRecord
+    value: bytes
+    version: int
+
+
+async def read_stored(path: str, metadata: MetadataStore) -> StoredRecord | None:
+    """The record at a path, also that of a topic that is being deleted."""
+    found = await metadata.get(path)
+    if found is None:
+        return None
+    return StoredRecord(decode_record(path, found.value), found.value, found.version)
+
+
 async def claim_or_create(
-    path: str, metadata: MetadataStore, runtime: Runtime, properties: Mapping[str, str] | None
+    path: str,
+    metadata: MetadataStore,
+    runtime: Runtime,
+    properties: Mapping[str, str] | None,
+    known: StoredRecord | None = None,
+    *,
+    at_once: bool = True,
 ) -> tuple[ManagedLedgerRecord, int]:
     """The record at a path and its version, made with a new topic id if there is none.
 
-    An existing record is written anew: an earlier owner can then add no ledger to the topic, even
-    if there is no open one that recovery would fence.
+    An existing record is written anew: an earlier owner can then add no ledger to the topic. Unless
+    ``at_once``, one with an open ledger is not: its recovery fences the earlier owner, and ends
+    with a write that fails if that has changed the record since. ``known``: the record as it was
+    not long ago.
     """
     while True:
-        found = await metadata.get(path)
+        found = known or await read_stored(path, metadata)
+        known = None
         if found is not None:
-            record = decode_record(path, found.value)
+            if not at_once and any(info.open for info in found.record.ledgers):
+                return found.record, found.version
             try:
-                return record, await metadata.put(path, found.value, found.version)
+                return found.record, await metadata.put(path, found.value, found.version)
             except BadVersionError:
                 continue
         topic_id = f"{runtime.rng.getrandbits(128):032x}"

@@ -156,9 +156,9 @@ async def test_a_topic_with_nothing_due_is_not_loaded(broker) -> None:
     loads: list[TopicName] = []
     load = broker.broker.loader.load
 
-    async def counted(name: TopicName) -> Any:
+    async def counted(name: TopicName, *given: Any) -> Any:
         loads.append(name)
-        return await load(name)
+        return await load(name, *given)
 
     broker.broker.loader.load = counted
     await asyncio.sleep(5 * ROUND)
@@ -294,8 +294,8 @@ async def test_a_topic_whose_visit_fails_is_left_and_the_next_one_has_its_turn(b
     await broker.restart()
     load = broker.broker.loader.load
 
-    async def failing(name: TopicName) -> Any:
-        loaded = await load(name)
+    async def failing(name: TopicName, *given: Any) -> Any:
+        loaded = await load(name, *given)
         if name == NAME:
 
             def fail() -> None:
