@@ -41,6 +41,13 @@ SMALL_SECONDS = 1.0
 """Time of a round after which tables with little in them wait for the next one."""
 
 
+LOOK_SHARE = 50
+"""The inverse of the share of time that looks take while clients keep the broker busy."""
+
+LOOK_SECONDS_MAX = 60.0
+"""The longest time between two looks of a busy broker."""
+
+
 class TableFailures:
     """What failed of which table: said once, until it changes.
 
@@ -106,24 +113,41 @@ class SealingRounds:
         self._tidy = tidy
         self.load: LoopLoad | None = None
         """While it says that clients keep the broker busy, sealing waits."""
+        self._next_look = 0.0
+        """Of a busy broker: all of its topics were looked at not long ago."""
 
     async def run(self) -> None:
         """One round."""
         started = self._clock.monotonic()
         last_was_small = False
-        due = [work for work in await self.look(started) if work.base not in self._crowded]
+        is_busy = self._is_busy()
+        found = await self._look_now_and_then(started) if is_busy else await self.look(started)
+        due = [work for work in found if work.base not in self._crowded]
         for work in () if self._seals_by_jobs() else in_order(due):
             is_small = work.size < SMALL_BYTES
             if is_small and last_was_small and self._clock.monotonic() - started > SMALL_SECONDS:
                 break
             last_was_small = is_small
-            if self.load is not None and self.load.is_busy() and may_wait(work, started):
+            if is_busy and may_wait(work, started):
                 continue
             await self._failures.attempt(work.base, self._seal(work.base, work.topics))
+            is_busy = self._is_busy()
         for base in self._queue.take(started):
             topic = self._progress.partition_of(base)
             topics = [] if topic is None else [topic]
             await self._failures.attempt(base, self._tidy(base, topics))
+
+    def _is_busy(self) -> bool:
+        return self.load is not None and self.load.is_busy()
+
+    async def _look_now_and_then(self, now: float) -> list[Due[Topic]]:
+        """What is due for a broker that has clients to serve: next to nothing can not wait."""
+        if now < self._next_look:
+            return []
+        found = await self.look(now)
+        took = self._clock.monotonic() - now
+        self._next_look = now + min(LOOK_SHARE * took, LOOK_SECONDS_MAX)
+        return found
 
     async def look(self, now: float) -> list[Due[Topic]]:
         """What is due of all loaded topics, but for those that a job has."""
