@@ -84,6 +84,8 @@ class _Recovery:
         self._ledger_id = metadata.ledger_id
         self._ensemble: Ensemble = metadata.ensembles[-1]
         self._fenced: set[str] = set()
+        self._asked: dict[int, list[list[bytes] | StorageError]] = {}
+        """What holders have said of an entry since they were fenced, until that is used."""
 
     async def run(self) -> LedgerMetadata:
         last_confirmed, length = await self._fence()
@@ -155,8 +157,14 @@ class _Recovery:
         low, high = confirmed, last
         while low < high:
             # The first probe is the next entry: there is usually none that is sealed.
+            # It is the first that is read on, too, if it is not.
             middle = low + 1 if low == confirmed else (low + high + 1) // 2
-            if await self._is_sealed(middle):
+            answers: Sequence[object]
+            if low == confirmed:
+                answers = self._asked[middle] = await self._ask_holders(middle)
+            else:
+                answers = await self._read_only(middle)
+            if any(isinstance(answer, EntrySealedError) for answer in answers):
                 low = middle
             elif low == confirmed:
                 return confirmed
@@ -164,14 +172,9 @@ class _Recovery:
                 high = middle - 1
         return low
 
-    async def _is_sealed(self, entry_id: int) -> bool:
-        answers = await _gather(
-            [
-                self._read(name, entry_id, entry_id)
-                for name in self._metadata.holders(self._ensemble, entry_id)
-            ]
-        )
-        return any(isinstance(answer, EntrySealedError) for answer in answers)
+    async def _read_only(self, entry_id: int) -> Sequence[object]:
+        holders = self._metadata.holders(self._ensemble, entry_id)
+        return await _gather([self._read(name, entry_id, entry_id) for name in holders])
 
     async def _measure(self, last: int) -> int:
         """Bytes of the entries up to ``last``, read from any bookie that has them.
@@ -220,8 +223,7 @@ class _Recovery:
     async def _read_on(self, entry_id: int) -> list[bytes]:
         """Entries that exist from ``entry_id`` on; none if the ledger ends before it."""
         config = self._metadata.config
-        holders = self._metadata.holders(self._ensemble, entry_id)
-        answers = await _gather([self._ask(name, entry_id) for name in holders])
+        answers = self._asked.pop(entry_id, None) or await self._ask_holders(entry_id)
         runs = [answer for answer in answers if isinstance(answer, list)]
         longest = max(runs, key=len, default=[])
         if longest:
@@ -232,6 +234,10 @@ class _Recovery:
         kind = CorruptEntryError if any(map(_is_corrupt, errors)) else StorageError
         reasons = "; ".join(map(str, errors))
         raise kind(f"whether entry {self._ledger_id}:{entry_id} exists is unknown: {reasons}")
+
+    async def _ask_holders(self, entry_id: int) -> list[list[bytes] | StorageError]:
+        holders = self._metadata.holders(self._ensemble, entry_id)
+        return await _gather([self._ask(name, entry_id) for name in holders])
 
     async def _ask(self, bookie_id: str, entry_id: int) -> list[bytes]:
         """Entries from this one on; empty if the bookie is sure not to have it.
@@ -298,6 +304,11 @@ def _is_corrupt(error: BaseException) -> bool:
 async def _gather(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T | StorageError]:
     """All results; a ``StorageError`` is the result of its call, other errors are raised."""
     results: list[T | StorageError] = []
+    if len(calls) == 1:  # without a task
+        try:
+            return [await calls[0]]
+        except StorageError as error:
+            return [error]
     for result in await asyncio.gather(*calls, return_exceptions=True):
         if isinstance(result, BaseException) and not isinstance(result, StorageError):
             raise result
