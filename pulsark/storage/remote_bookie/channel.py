@@ -28,6 +28,11 @@ class _Add(NamedTuple):
     sent_at: float
 
 
+class _Call(NamedTuple):
+    answer: asyncio.Future[bytes]
+    until: float
+
+
 class Channel(asyncio.Protocol):
     """Created by ``Link``, which names the expected bookie and is told when the channel ends."""
 
@@ -49,8 +54,9 @@ class Channel(asyncio.Protocol):
         self._flushing = False
         self._number = 0
         self._adds: deque[_Add] = deque()
-        self._calls: dict[int, asyncio.Future[bytes]] = {}
+        self._calls: dict[int, _Call] = {}
         self._watch: asyncio.TimerHandle | None = None
+        self._call_watch: asyncio.TimerHandle | None = None
         self.error: StorageError | None = None
         """Why the connection has ended or is ending."""
         self.pending_bytes = 0
@@ -64,13 +70,18 @@ class Channel(asyncio.Protocol):
         if self._watch is None:
             self._watch = self._loop.call_later(self._add_seconds, self._look)
 
-    async def call(self, kind: FrameType, body: bytes, flags: int = 0) -> bytes:
-        """Send a request; returns the answer's body. ``StorageError`` if it fails at either end."""
+    async def call(self, kind: FrameType, body: bytes, flags: int, until: float) -> bytes:
+        """Send a request; returns the answer's body. ``StorageError`` if it fails at either end.
+
+        ``TimeoutError`` if there is no answer ``until`` then, by the loop's clock.
+        """
         if self.error is not None:
             raise self.error
         number = self._send(kind, (body,), len(body), flags)
         future: asyncio.Future[bytes] = self._loop.create_future()
-        self._calls[number] = future
+        self._calls[number] = _Call(future, until)
+        if self._call_watch is None:
+            self._call_watch = self._loop.call_at(until, self._look_at_calls)
         try:
             return await future
         finally:
@@ -121,6 +132,15 @@ class Channel(asyncio.Protocol):
         else:
             self._watch = self._loop.call_at(due, self._look)
 
+    def _look_at_calls(self) -> None:
+        """Give up requests that are overdue: one timer for all, since nearly all are answered."""
+        now = self._loop.time()
+        for call in self._calls.values():
+            if call.until <= now and not call.answer.done():
+                call.answer.set_exception(TimeoutError())
+        left = [call.until for call in self._calls.values() if call.until > now]
+        self._call_watch = self._loop.call_at(min(left), self._look_at_calls) if left else None
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self.tell(FrameType.HELLO, self._expected.encode())
@@ -145,12 +165,15 @@ class Channel(asyncio.Protocol):
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
+        if self._call_watch is not None:
+            self._call_watch.cancel()
+            self._call_watch = None
         if not self.greeted.done():
             self.greeted.set_exception(error)
         calls, self._calls = self._calls, {}
-        for future in calls.values():
-            if not future.done():
-                future.set_exception(error)
+        for call in calls.values():
+            if not call.answer.done():
+                call.answer.set_exception(error)
         # First the link: a writer that appends when its add fails must not use this channel.
         self._ended(self, error)
         while self._adds:
@@ -164,16 +187,16 @@ class Channel(asyncio.Protocol):
             while self._adds and self._adds[0].number <= number:
                 self._answer(self._adds.popleft(), None)
         elif kind == FrameType.ANSWER:
-            future = self._calls.get(number)
-            if future is not None and not future.done():
-                future.set_result(body)
+            call = self._calls.get(number)
+            if call is not None and not call.answer.done():
+                call.answer.set_result(body)
         elif kind == FrameType.ERROR:
             if self._adds and self._adds[0].number == number:
                 self._answer(self._adds.popleft(), decode_error(body))
                 return
-            future = self._calls.get(number)
-            if future is not None and not future.done():
-                future.set_exception(decode_error(body))
+            call = self._calls.get(number)
+            if call is not None and not call.answer.done():
+                call.answer.set_exception(decode_error(body))
         else:
             raise ProtocolError(f"a frame of type {kind} is not an answer")
 

@@ -210,18 +210,21 @@ class RemoteBookie:
         self, link: Link, kind: FrameType, body: bytes, decode: Callable[[bytes], T], flags: int = 0
     ) -> T:
         """Repeat a request until it is answered, over a new connection if one breaks."""
+        until = asyncio.get_running_loop().time() + self._seconds
         try:
-            async with asyncio.timeout(self._seconds):
-                while True:
-                    channel = await link.ready()
-                    try:
-                        return decode(await channel.call(kind, body, flags))
-                    except ProtocolError as e:
-                        channel.fail(StorageError(f"bookie {self.bookie_id}: {e}"))
-                        raise StorageError(f"bookie {self.bookie_id}: {e}") from e
-                    except StorageError:
-                        if channel.error is None or link.is_closed:
-                            raise  # it is the answer
+            while True:
+                channel = link.channel
+                if channel is None or channel.error is not None:
+                    async with asyncio.timeout_at(until):
+                        channel = await link.ready()
+                try:
+                    return decode(await channel.call(kind, body, flags, until))
+                except ProtocolError as e:
+                    channel.fail(StorageError(f"bookie {self.bookie_id}: {e}"))
+                    raise StorageError(f"bookie {self.bookie_id}: {e}") from e
+                except StorageError:
+                    if channel.error is None or link.is_closed:
+                        raise  # it is the answer
         except TimeoutError:
             raise StorageError(
                 f"bookie {self.bookie_id} did not answer for {self._seconds:g} s"
