@@ -13,9 +13,14 @@ if TYPE_CHECKING:
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.topics.ownership import Ownership
+    from pulsark.metadata.namespaces import Namespace
     from pulsark.metadata.resources import Resources
     from pulsark.metadata.store import MetadataStore
     from pulsark.wire.topic_name import TopicName
+
+
+SHARED_MAX = 1000
+"""Namespaces of which it is kept what holds for their topics."""
 
 
 class NamespacePolicies(NamedTuple):
@@ -44,6 +49,8 @@ class PolicySource:
         self._resources = resources
         self._ownership = ownership
         self._end_watches: list[Callable[[], None]] = []
+        self._shared: dict[str, tuple[Mapping[str, Any], TopicPolicies]] = {}
+        """By namespace its policies, and what holds for topics without policies of their own."""
         self.changes = 0
         """How often policies have changed: what was read before is not the newest."""
 
@@ -71,8 +78,25 @@ class PolicySource:
             seen = self.changes
             namespace = await self._ownership.namespace(name)
             own = await self._resources.topic_policies.get(name.base)
-            if seen == self.changes:
+            if seen != self.changes:
+                continue
+            if own:
                 return effective(self._settings, namespace.policies, own)
+            return self._of_most_topics(namespace)
+
+    def _of_most_topics(self, namespace: Namespace) -> TopicPolicies:
+        known = self._shared.get(namespace.name)
+        if known is not None and known[0] is namespace.policies:  # else it was read anew
+            return known[1]
+        if len(self._shared) >= SHARED_MAX:
+            self._shared.clear()
+        found = effective(self._settings, namespace.policies, {})
+        self._shared[namespace.name] = namespace.policies, found
+        return found
+
+    def settings_changed(self) -> None:
+        """What follows from settings is worked out anew."""
+        self._shared.clear()
 
     async def of_namespace(self, namespace: str) -> NamespacePolicies:
         """What is set for a namespace and for its topics."""

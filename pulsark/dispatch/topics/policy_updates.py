@@ -101,7 +101,8 @@ class PolicyUpdates:
         self._spawn(self.refresh_all)
 
     async def refresh_all(self) -> None:
-        """Bring all loaded topics up to date."""
+        """Bring all loaded topics up to date, also with settings that have just changed."""
+        self._source.settings_changed()
         names = {topic.name.namespace_name for topic in self._topics.served()}
         for name in sorted(names):
             await self.refresh_namespace(name)
