@@ -19,6 +19,7 @@ from pulsark.storage.cursor.records import (
 )
 from pulsark.storage.cursor.state import AckedSet, CursorState, Ledgers
 from pulsark.storage.proto import cursor_pb2 as pb
+from pulsark.wire.position import Position
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
@@ -58,7 +59,11 @@ class SavedCursor:
         if record.HasField("properties"):
             self.properties = dict(record.properties.values)
         if record.HasField("acks"):
-            self.acked.merge(acked_of(record.acks))
+            acks = record.acks
+            if acks.ledgers:
+                self.acked.merge(acked_of(acks))
+            else:  # as nearly always; a log has very many of these
+                self.acked.advance(Position(acks.ledger_id, acks.entry_id), acks.era)
 
     def records(self) -> Iterator[pb.Record]:
         """The cursor as a snapshot."""

@@ -89,15 +89,19 @@ class AckedSet:
         """Know also what ``other`` knows. An earlier era is void, a later one wins."""
         if other.era < self.era:
             return
-        if other.era > self.era:
-            self._clear(other.mark_delete, other.era)
-        elif other.mark_delete > self.mark_delete:
-            self._raise_mark_delete(other.mark_delete)
+        self.advance(other.mark_delete, other.era)
         for ledger_id, entries in other.acked.items():
             self.add_entries(ledger_id, entries)
         for ledger_id, masks in other.masks.ledgers.items():
             for entry_id, mask in masks.items():
                 self.narrow(Position(ledger_id, entry_id), mask)
+
+    def advance(self, mark_delete: Position, era: int) -> None:
+        """Know also that everything up to a position is acknowledged, as of an era."""
+        if era > self.era:
+            self._clear(mark_delete, era)
+        elif era == self.era and mark_delete > self.mark_delete:
+            self._raise_mark_delete(mark_delete)
 
     def copy(self) -> AckedSet:
         """An independent copy."""
