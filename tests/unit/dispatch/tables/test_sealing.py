@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pulsark.dispatch.model.entry import stored_entry
+from pulsark.dispatch.tables.rounds import LOOK_SHARE
 from pulsark.dispatch.tables.sealing_due import (
     CHECK_SECONDS,
     DEFERRED_SECONDS_MAX,
@@ -158,6 +159,26 @@ async def test_sealing_waits_while_clients_keep_the_broker_busy(broker: BrokerIn
     pressure.busy = False
     await asyncio.sleep(2 * CHECK_SECONDS)
     assert in_journal(broker, second) == 0
+
+
+@scenario(sealEnabled=True, **ROLL_EARLY)
+async def test_a_busy_broker_looks_as_often_as_it_has_time(broker: BrokerInMemory) -> None:
+    pressure: Any = Pressure()
+    rounds: Any = broker.broker.sealing.rounds
+    rounds.load, look, looks = pressure, rounds.look, 0
+
+    async def slow(now: float) -> Any:
+        nonlocal looks
+        looks += 1
+        await asyncio.sleep(0.5)
+        return await look(now)
+
+    rounds.look = slow
+    await asyncio.sleep(60)
+    assert 2 <= looks <= 60 / (0.5 * LOOK_SHARE) + 1
+    pressure.busy, before = False, looks
+    await asyncio.sleep(20)
+    assert looks - before >= 20 / (CHECK_SECONDS + 0.5) - 2
 
 
 @scenario(**ROLL_EARLY)
