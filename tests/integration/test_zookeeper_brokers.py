@@ -1,4 +1,4 @@
-"""Brokers that share a ZooKeeper instead of a file."""
+"""Brokers that share a ZooKeeper, or an etcd, instead of a file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pulsark.processes.zookeeper_server import ZooKeeperServer
+from tests.support.etcd import EtcdServer
 from tests.support.python_client import connected
 from tests.support.several_brokers import (
     Load,
@@ -28,10 +29,13 @@ TOPICS = [f"zookeeper-{number}" for number in range(4)]
 SESSION_SECONDS = 5.0
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
+@pytest.fixture(params=["zookeeper", pytest.param("etcd", marks=pytest.mark.chaos)])
+def server(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[ZooKeeperServer | EtcdServer]:
     """One that may be stopped."""
-    server = ZooKeeperServer(tmp_path / "zookeeper")
+    make = ZooKeeperServer if request.param == "zookeeper" else EtcdServer
+    server = make(tmp_path / "server")
     server.start()
     asyncio.run(server.ready())
     yield server
@@ -39,12 +43,15 @@ def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
 
 
 @pytest.mark.feature("F67", "F68")
-def test_brokers_that_share_a_zookeeper_move_topics_and_go_on_without_it(
-    server: ZooKeeperServer, tmp_path: Path
+def test_brokers_that_share_a_server_move_topics_and_go_on_without_it(
+    server: ZooKeeperServer | EtcdServer, tmp_path: Path
 ) -> None:
+    is_etcd = isinstance(server, EtcdServer)
+    url = str(server.address) if is_etcd else f"zk:{server.address}"
+
     def using(path: str) -> Standalone:
         flags = (
-            f"metadataStoreUrl=zk:{server.address}/{path}",
+            f"metadataStoreUrl={url}/{path}",
             f"metadataStoreSessionTimeoutMillis={1000 * SESSION_SECONDS:.0f}",
         )
         sets = [word for flag in flags for word in ("--set", flag)]
@@ -88,6 +95,6 @@ def test_brokers_that_share_a_zookeeper_move_topics_and_go_on_without_it(
             for topic in TOPICS:  # sent again after the kill, what had no receipt is there twice
                 found = read(client, topic, load.receipts[topic])
                 assert list(dict.fromkeys(found)) == load.receipts[topic]
-    # With another ZooKeeper, nothing is served.
+    # With another store, nothing is served.
     with pytest.raises(RuntimeError, match="has no metadata store"):
         using("other").start()
