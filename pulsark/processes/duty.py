@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 BOOKIE: Final = "bookie"
 
+_KEEPS_MEMORY: Final = {
+    "MALLOC_MMAP_THRESHOLD_": str(4 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(32 << 20),
+}
+"""For the C library: buffers that are freed are used again, not given back and asked for anew."""
+
 BEAT: Final = b"\n"
 BEAT_SECONDS: Final = 1.0
 """How often a process that is ready sends ``BEAT``."""
@@ -68,6 +74,11 @@ class Duty:
     """File descriptors that the process inherits."""
     adopt: bool = False
     """Whether to take bookies and tables as they are (``--adopt``)."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables of its process, unless they are set. A bookie's loop mostly fills buffers."""
+        return _KEEPS_MEMORY if self.role == BOOKIE else {}
 
     def encode(self) -> bytes:
         """One line."""

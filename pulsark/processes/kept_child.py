@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import signal
 import socket
 import sys
@@ -190,7 +191,11 @@ class KeptChild:
         with theirs:
             try:
                 return ours, await asyncio.create_subprocess_exec(
-                    *PROGRAM, self.name, stdin=theirs.fileno(), pass_fds=tuple(duty.descriptors)
+                    *PROGRAM,
+                    self.name,
+                    stdin=theirs.fileno(),
+                    pass_fds=tuple(duty.descriptors),
+                    env={**duty.environment, **os.environ},
                 )
             except BaseException:
                 ours.close()

@@ -55,13 +55,14 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         program: str,
         scenario: Callable[[KeptChild, Ready], Awaitable[None]],
         hear: Callable[[Ready, dict[str, Any]], None] = Ready.hear,
+        role: str = "broker-7",
         **of_role: Any,
     ) -> None:
         monkeypatch.setattr(kept_child, "PROGRAM", (sys.executable, "-c", BEGIN + program))
 
         async def main() -> None:
             ready = Ready()
-            duty = Duty("broker-7", Settings())
+            duty = Duty(role, Settings())
             child = KeptChild(duty.role, lambda: duty, partial(hear, ready), **of_role)
             child.start()
             try:
@@ -154,6 +155,23 @@ def test_one_that_cannot_be_started_now_is_tried_again(
         assert len(attempts) == 3
 
     kept(READY + UNTIL_THE_END, scenario)
+
+
+@pytest.mark.parametrize(
+    ("role", "ours", "found"), [("bookie", "", 32 << 20), ("bookie", "7", 7), ("broker-7", "", 0)]
+)
+def test_the_bookies_process_keeps_the_memory_that_it_frees(
+    kept: Callable[..., None], monkeypatch: pytest.MonkeyPatch, role: str, ours: str, found: int
+) -> None:
+    async def scenario(_: KeptChild, ready: Ready) -> None:
+        assert await ready.next() == found
+
+    name = "MALLOC_TRIM_THRESHOLD_"
+    monkeypatch.delenv(name, raising=False)
+    if ours:
+        monkeypatch.setenv(name, ours)
+    threshold = f"int(os.environ.get({name!r}, 0))"
+    kept(READY.replace("os.getpid()", threshold) + UNTIL_THE_END, scenario, role=role)
 
 
 def test_a_role_is_given_up_if_a_check_says_that_no_restart_helps(
