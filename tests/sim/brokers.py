@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -23,11 +24,13 @@ from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.store import Versioned
 from pulsark.runtime import Clock
 from pulsark.wire.topic_name import TopicName
+from tests.sim.clock import SimClock
 from tests.sim.simulation import Simulation
 from tests.support.broker_clients import BrokerInMemory, Client, Command
 from tests.support.wire_frames import publish
 
 SESSION_SECONDS = 10.0
+HOUR_MS = 3_600_000
 UNANSWERED = 0.05
 """Part of the writes that get no answer while there are faults."""
 
@@ -152,6 +155,7 @@ class Brokers:
         self.acknowledged: dict[TopicName, set[tuple[int, int]]] = {n: set() for n in self.topics}
         self._number = 0
         self._places = number
+        self.clocks: dict[int, SimClock] = {}
 
     async def start(self) -> None:
         for place in range(self._places):
@@ -160,13 +164,22 @@ class Brokers:
 
     async def _started(self, place: int) -> BrokerInMemory:
         node = copy(self._first)
-        clock = node._runtime.clock
+        shared = node._runtime.clock
+        assert isinstance(shared, SimClock)
+        clock = SimClock(shared.loop)
+        node._runtime = replace(node._runtime, clock=clock)
+        self.clocks[place] = clock
+        self.step_clock(place)
         node.metadata = store = ShakyStore(node._tree, clock, random.Random(self.rng.random()))
         node.broker = node._new_broker()
         node.broker.deletion._elsewhere = lambda: None  # no HTTP: clients ask the owner
         await node.broker.start(ServiceUrls(f"pulsar://b{place}:1", f"http://b{place}:2"))
         store.part = UNANSWERED if self.faulty else 0.0
         return node
+
+    def step_clock(self, place: int) -> None:
+        """The time of day of a broker jumps, and is that of the others no more."""
+        self.clocks[place].step_ms = self.rng.choice((-HOUR_MS, 0, 0, HOUR_MS))
 
     def store(self, place: int) -> ShakyStore:
         store = self.nodes[place].metadata

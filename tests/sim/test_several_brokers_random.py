@@ -84,5 +84,7 @@ async def step(brokers: Brokers) -> None:
         store.cut_off()
         await asyncio.sleep(rng.choice((0.5, 5, 8, 11, 20)))
         store.come_back()
+    elif happens < 0.94:
+        brokers.step_clock(place)
     else:
         await brokers.restart(place, killed=rng.random() < 0.7)
