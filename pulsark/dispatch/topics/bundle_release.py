@@ -6,8 +6,8 @@ waits for no recovery. If it is known who that will be, it is told to claim the 
 hear of the move when it has done so, and where to go (PIP-307).
 
 Between the first of these steps and the last nobody serves the bundle. So what can be done before
-is: topics without clients are closed, and ledgers to which nobody appends. Topics to which somebody
-does are closed last.
+is: the log of the cursors is made short, topics without clients are closed, and ledgers to which
+nobody appends. Topics to which somebody does are closed last.
 
 A bundle that was lost is another's already: its clients are told at once, and what can be closed is
 closed behind them.
@@ -57,6 +57,9 @@ TAKING_SECONDS = 5.0
 
 AT_ONCE = 32
 """Topics of a bundle that are closed beside each other: each writes metadata."""
+
+WAITED_FOR_AT_ONCE = 100
+"""The same while clients wait. Each waits twice for metadata, which are written for all that do."""
 
 TOLD_AT_ONCE = 25
 TELLING_SECONDS = 0.1
@@ -193,8 +196,13 @@ class BundleRelease:
 
     async def _prepare(self, bundle: str) -> Mapping[TopicName, int]:
         """Do what there is to do of a release while the bundle is served; entries then by topic."""
-        names = self._topics.names_in(Covered(bundle)) if self._ownership.has(bundle) else []
         appended: dict[TopicName, int] = {}
+        if not self._ownership.has(bundle):
+            return appended
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSING_SECONDS):
+                await self._cursor_logs.renew_of(bundle)
+        names = self._topics.names_in(Covered(bundle))
         if len(names) <= AT_ONCE:
             return appended
 
@@ -237,7 +245,7 @@ class BundleRelease:
         names.sort(key=is_busy)
         try:
             async with asyncio.timeout(CLOSING_SECONDS):
-                await _for_each(names, partial(self._close, moving), AT_ONCE)
+                await _for_each(names, partial(self._close, moving), WAITED_FOR_AT_ONCE)
                 cursors = await self._cursor_logs.close_of(bundle)
         except TimeoutError:
             log.warning("bundle %s: its topics are not closed in time; it goes anyway", bundle)

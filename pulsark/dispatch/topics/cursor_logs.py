@@ -46,8 +46,7 @@ class CursorLogs:
 
     def _opened(self, bundle: str, task: asyncio.Task[CursorLog]) -> None:
         """One that failed is opened anew by the next, also if nobody waits for it any more."""
-        is_open = not task.cancelled() and task.exception() is None
-        if not is_open and self._logs.get(bundle) is task:
+        if not _is_open(task) and self._logs.get(bundle) is task:
             del self._logs[bundle]
 
     async def _open(self, bundle: str) -> CursorLog:
@@ -67,9 +66,14 @@ class CursorLogs:
     def drop_failed(self) -> None:
         """Forget logs that stopped for good; the next request opens them anew."""
         for bundle, task in list(self._logs.items()):
-            opened = task.done() and not task.cancelled() and task.exception() is None
-            if opened and task.result().failed is not None:
+            if _is_open(task) and task.result().failed is not None:
                 del self._logs[bundle]
+
+    async def renew_of(self, bundle: str) -> None:
+        """See to it that the next owner of a bundle can read its log quickly."""
+        opening = self._logs.get(bundle)
+        if opening is not None and _is_open(opening):
+            await opening.result().renew()
 
     async def close_of(self, bundle: str) -> CursorLog | None:
         """Close the log of one bundle, if it is open or about to be; the log if it was whole."""
@@ -98,3 +102,7 @@ class CursorLogs:
             if isinstance(found, CursorLog):
                 await found.close()
         self._logs.clear()
+
+
+def _is_open(opening: asyncio.Task[CursorLog]) -> bool:
+    return opening.done() and not opening.cancelled() and opening.exception() is None

@@ -288,6 +288,10 @@ class CursorLog:
         self._flush_soon()
         await future
 
+    async def renew(self) -> None:
+        """Make the log short, for an owner that is to open it and has clients that wait."""
+        await self._writer.renew()
+
     async def close(self) -> None:
         """Write what is unwritten and close the ledger. The log cannot be used afterwards."""
         if self.failed is None:

@@ -64,6 +64,8 @@ class CursorLogConfig:
     flush_interval_ms: int = 1000
     roll_bytes: int = 2 << 20
     roll_ratio: float = 1.0
+    renew_bytes: int = 64 << 10
+    """A log that is not longer is read within a few milliseconds."""
     history: HistoryLimits = NO_HISTORY
 
     def of_ledger(self, owner: str) -> LedgerConfig:
@@ -179,6 +181,17 @@ class CursorLogWriter:
             self._retry = None
         if self._rollover is None and self.failed is None:
             self._rollover = asyncio.get_running_loop().create_task(self._roll_over())
+
+    async def renew(self) -> None:
+        """Replace a ledger that is long, and mostly log: who opens it next reads all of it."""
+        active = self._active
+        if active is None:
+            return
+        log_bytes = active.bytes - active.snapshot_bytes
+        if log_bytes > max(self._config.renew_bytes, active.snapshot_bytes):
+            self._start_succession()
+            if self._rollover is not None:
+                await asyncio.wait((self._rollover,))
 
     async def _roll_over(self) -> None:
         """Replace the active ledger, or say that it failed."""

@@ -444,6 +444,29 @@ def test_the_log_is_replaced_when_it_has_grown(world: World) -> None:
     run(world, main)
 
 
+def test_a_log_that_is_longer_than_its_snapshot_can_be_made_short(world: World) -> None:
+    world.config = CursorLogConfig(renew_bytes=300)
+
+    async def main(world: World) -> None:
+        log = await world.open()
+        cursor = await world.create(log)
+        first = world.record()["ledgerId"]
+        await log.renew()
+        assert world.record()["ledgerId"] == first, "it is short"
+        for i in range(50):
+            cursor.ack([(P(10, i), None, None)], world.answer(i))
+            await turns(2)
+        await log.renew()
+        second = world.record()["ledgerId"]
+        assert second != first
+        assert len(world.bookie.entries(second)) < 10
+        await log.renew()
+        assert world.record()["ledgerId"] == second, "it was made short just now"
+        assert (await world.reload()).mark_delete == P(10, 49)
+
+    run(world, main)
+
+
 def test_what_was_answered_is_there_at_every_moment_of_a_succession(world: World) -> None:
     world.config = CursorLogConfig(roll_bytes=300)
 
