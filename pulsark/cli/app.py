@@ -144,7 +144,7 @@ def initialize_cluster_metadata(
             "--metadata-store-config-path",
             "-mscp",
             metavar="FILE",
-            help="Settings of the client of ZooKeeper or etcd, for TLS.",
+            help="Settings of the client of ZooKeeper or etcd: TLS and login.",
         ),
     ] = "",
     bundles: Annotated[

@@ -52,8 +52,8 @@ class StorageSettings(QuotaSettings):
     metadataStoreConfigPath: str = setting(
         "",
         "path",
-        "File with settings of ZooKeeper's client, such as zookeeper.client.secure=true for TLS; "
-        "for etcd, YAML with useTls and others",
+        "File with settings of ZooKeeper's client, for TLS and login; for etcd, YAML with useTls "
+        "and others",
     )
     metadataStoreSessionTimeoutMillis: int = setting(
         30_000,

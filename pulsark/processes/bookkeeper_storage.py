@@ -9,8 +9,8 @@ from pulsark.config.store_urls import is_etcd
 from pulsark.errors import ConfigError
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress, parse_zookeeper
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
+from pulsark.metadata.zookeeper.client_config import read_client_config
 from pulsark.metadata.zookeeper.lasting import LastingNodes
-from pulsark.metadata.zookeeper.tls import read_tls
 from pulsark.processes.rack_source import RackSource
 from pulsark.storage.bookkeeper.encoder import LedgerKeys
 from pulsark.storage.bookkeeper.ids import LedgerIds
@@ -42,15 +42,15 @@ def address_of(settings: Settings) -> ZooKeeperAddress:
     Without ``bookkeeperMetadataServiceUri`` it is below the metadata store's root, as in Pulsar.
     """
     in_etcd = is_etcd(settings.metadataStoreUrl)
-    tls = read_tls("" if in_etcd else settings.metadataStoreConfigPath)
+    config = read_client_config("" if in_etcd else settings.metadataStoreConfigPath)
     if settings.bookkeeperMetadataServiceUri:
-        return parse_zookeeper(settings.bookkeeperMetadataServiceUri, tls)
+        return parse_zookeeper(settings.bookkeeperMetadataServiceUri, config)
     if in_etcd:
         raise ConfigError(
             "bookkeeperMetadataServiceUri (--bookkeeper-metadata-service-uri) is not set: with "
             "metadata in etcd, BookKeeper's own are still in ZooKeeper (zk://HOST:PORT/ledgers)"
         )
-    store = parse_zookeeper(settings.metadataStoreUrl, tls)
+    store = parse_zookeeper(settings.metadataStoreUrl, config)
     return replace(store, root=f"{store.root}/{CLUSTER}")
 
 

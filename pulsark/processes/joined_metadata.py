@@ -59,11 +59,11 @@ async def _open(url: str, settings: Settings, runtime: Runtime, *, create: bool)
             timeout_seconds=timeout_seconds,
         )
     from pulsark.metadata.zookeeper.address import parse_zookeeper
+    from pulsark.metadata.zookeeper.client_config import read_client_config
     from pulsark.metadata.zookeeper.store import ZooKeeperMetadataStore
-    from pulsark.metadata.zookeeper.tls import read_tls
 
     return await ZooKeeperMetadataStore.open(
-        parse_zookeeper(url, read_tls(file)),
+        parse_zookeeper(url, read_client_config(file)),
         runtime,
         create=create,
         session_seconds=session_seconds,

@@ -281,8 +281,9 @@ def test_foreign_and_newer_records_are_refused_and_harm_no_other_topic(
     admin = AdminClient(cluster.web_url)
     admin.call("PUT", f"/namespaces/{namespace}", {})
     with CheckedLoad(cluster, "beside-foreign") as load:
-        with connected(cluster) as client:
+        with connected(cluster, operation_timeout_seconds=60) as client:
             sent = client.create_producer(topic).send(b"kept")
+        with connected(cluster) as client:
             admin.call("PUT", f"/persistent/public/default/{topic}/unload")
             for data in FOREIGN:
                 with cluster.overwritten(_records(topic, namespace), data):
@@ -293,9 +294,9 @@ def test_foreign_and_newer_records_are_refused_and_harm_no_other_topic(
                     with pytest.raises(pulsar.PulsarException):
                         client.create_reader(topic, pulsar.MessageId.earliest)
                     load.wait_until_all_go_on()
+        with connected(cluster, operation_timeout_seconds=60) as client:
             reader = client.create_reader(topic, pulsar.MessageId.earliest)
             assert reader.read_next(60_000).message_id() == sent
-            reader.close()
         assert admin.call("GET", f"/namespaces/{namespace}")
         load.wait_until_all_go_on()
     assert starts(cluster) == before

@@ -14,6 +14,8 @@ from pulsark.errors import MetadataError, MetadataRefusedError, OutcomeUnknownEr
 from pulsark.metadata.zookeeper import connection
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress
 from pulsark.metadata.zookeeper.client import takes_new_clients
+from pulsark.metadata.zookeeper.client_config import ClientConfig, ZooKeeperTls
+from pulsark.metadata.zookeeper.digest_login import DigestLogin
 from pulsark.metadata.zookeeper.nodes import (
     CheckNode,
     CreateNode,
@@ -26,12 +28,11 @@ from pulsark.metadata.zookeeper.nodes import (
     SetNode,
 )
 from pulsark.metadata.zookeeper.store import ZooKeeperMetadataStore
-from pulsark.metadata.zookeeper.tls import ZooKeeperTls
 from pulsark.processes.zookeeper_server import ZooKeeperServer
 from pulsark.runtime import Runtime
 from tests.support.certificates import Authority
 from tests.support.zookeeper import SESSION_SECONDS, connected, expire
-from tests.support.zookeeper_tls import TlsZooKeeperServer, own_of
+from tests.support.zookeeper_tls import LOGIN, TlsZooKeeperServer, own_of
 
 MANY_SECONDS = 60
 
@@ -345,7 +346,7 @@ def test_without_a_server_the_attempt_ends(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_session_over_tls(tmp_path: Path) -> None:
+def test_a_session_over_tls_with_a_login(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server = TlsZooKeeperServer(tmp_path / "server", authority)
     client_tls = ZooKeeperTls(str(authority.trust), own_of(authority, "client"))
@@ -353,7 +354,9 @@ def test_a_session_over_tls(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         await server.ready()
-        client = await connected(ZooKeeperAddress(hosts, "/one", client_tls), session=30)
+        client = await connected(
+            ZooKeeperAddress(hosts, "/one", ClientConfig(client_tls, LOGIN)), session=30
+        )
         names = [f"/n{number}" for number in range(500)]
         async with asyncio.timeout(10):  # far less than until the next ping
             # Answers that come together: TLS holds what the network has nothing of any more.
@@ -366,15 +369,17 @@ def test_a_session_over_tls(tmp_path: Path) -> None:
         await client.close()
         stranger = Authority(tmp_path / "stranger")
         wrong = [
-            ZooKeeperTls(str(authority.trust)),
-            ZooKeeperTls(str(stranger.trust), client_tls.own),
-            None,
+            ClientConfig(ZooKeeperTls(str(authority.trust)), LOGIN),
+            ClientConfig(ZooKeeperTls(str(stranger.trust), client_tls.own), LOGIN),
+            ClientConfig(None, LOGIN),
+            ClientConfig(client_tls, DigestLogin(LOGIN.name, "another password")),
+            ClientConfig(client_tls),
         ]
         refused = await asyncio.gather(
-            *(connected(ZooKeeperAddress(hosts, "", tls), operation=1) for tls in wrong),
+            *(connected(ZooKeeperAddress(hosts, "/one", each), operation=2) for each in wrong),
             return_exceptions=True,
         )
-        assert [type(error) for error in refused] == 3 * [MetadataError]
+        assert all(isinstance(error, MetadataError) for error in refused), refused
 
     (tmp_path / "stranger").mkdir()
     server.start()

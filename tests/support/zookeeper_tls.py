@@ -1,4 +1,4 @@
-"""A real ZooKeeper whose clients come over TLS and show certificates."""
+"""A real ZooKeeper whose clients come over TLS, show certificates and log in."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
+from pulsark.metadata.zookeeper.digest_login import DigestLogin
 from pulsark.processes.java_process import free_port
 from pulsark.processes.zookeeper_server import ZooKeeperServer
 from tests.support.certificates import Authority
+
+LOGIN = DigestLogin("pulsark", "a password")
 
 
 class TlsZooKeeperServer(ZooKeeperServer):
@@ -28,7 +31,15 @@ class TlsZooKeeperServer(ZooKeeperServer):
                 f"ssl.keyStore.location={own_of(self._authority, '127.0.0.1')}\n"
                 f"ssl.trustStore.location={self._authority.trust}\n"
                 "ssl.keyStore.type=PEM\nssl.trustStore.type=PEM\nssl.clientAuth=need\n"
+                "authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider\n"
+                "enforce.auth.enabled=true\nenforce.auth.schemes=sasl\n"
             )
+        jaas = self.directory / "jaas.conf"
+        users = f'user_{LOGIN.name}="{LOGIN.password}"'
+        jaas.write_text(
+            f"Server {{ org.apache.zookeeper.server.auth.DigestLoginModule required {users}; }};\n"
+        )
+        command.insert(1, f"-Djava.security.auth.login.config={jaas}")
         spec = find_spec("pyspark")
         assert spec is not None
         assert spec.origin is not None

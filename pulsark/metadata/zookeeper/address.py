@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pulsark.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pulsark.metadata.zookeeper.tls import ZooKeeperTls
+from pulsark.metadata.zookeeper.client_config import PLAIN, ClientConfig
 
 PORT: Final = 2181
 SCHEMES: Final = ("zk", "zk+null", "zk+hierarchical", "zk+longhierarchical")
@@ -26,8 +24,8 @@ class ZooKeeperAddress:
     """``host:port``, separated by commas."""
     root: str = ""
     """Empty, or a path that starts with a slash and does not end with one."""
-    tls: ZooKeeperTls | None = None
-    """How it is reached, if not by plain TCP."""
+    config: ClientConfig = PLAIN
+    """TLS and login."""
 
     def __str__(self) -> str:
         return f"zk:{self.hosts}{self.root}"
@@ -38,7 +36,7 @@ def is_zookeeper(url: str) -> bool:
     return url.partition(":")[0] in SCHEMES
 
 
-def parse_zookeeper(url: str, tls: ZooKeeperTls | None = None) -> ZooKeeperAddress:
+def parse_zookeeper(url: str, config: ClientConfig = PLAIN) -> ZooKeeperAddress:
     """The address in a URL; servers are separated by commas or semicolons. ``ConfigError``."""
     scheme, colon, rest = url.partition(":")
     if not colon or scheme not in SCHEMES:
@@ -52,4 +50,4 @@ def parse_zookeeper(url: str, tls: ZooKeeperTls | None = None) -> ZooKeeperAddre
     root = f"/{path}" if path else ""
     if root and any(part in ("", ".", "..") for part in path.split("/")):
         raise ConfigError(f"{url!r} has an invalid path")
-    return ZooKeeperAddress(",".join(hosts), root, tls)
+    return ZooKeeperAddress(",".join(hosts), root, config)

@@ -76,10 +76,12 @@ class ZooKeeperClient:
         self._root = address.root
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._tls = None if address.tls is None else address.tls.context()
+        config = address.config
+        self._tls = None if config.tls is None else config.tls.context()
         self._connection = Connection(
-            address.hosts, session_seconds, self, self._loop, auth=auth, tls=self._tls
-        )
+            address.hosts, session_seconds, self, self._loop, auth=auth, tls=self._tls,
+            login=config.login,
+        )  # fmt: skip
         self._first: asyncio.Future[None] = self._loop.create_future()
         self._calls = Calls(self._connection, self._loop, operation_seconds)
         self._closed = False

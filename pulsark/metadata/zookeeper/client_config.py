@@ -1,7 +1,8 @@
-"""TLS to ZooKeeper, as the file with the settings of ZooKeeper's own client has it."""
+"""How ZooKeeper is reached, as the file with the settings of its own client has it."""
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,9 +10,13 @@ from typing import Final
 
 from pulsark.config.sources import parse_properties
 from pulsark.errors import ConfigError
+from pulsark.metadata.zookeeper.digest_login import DigestLogin
 
 SECURE: Final = "zookeeper.client.secure"
+LOGIN: Final = "java.security.auth.login.config"
 _PREFIX: Final = "zookeeper.ssl."
+_DIGEST: Final = "org.apache.zookeeper.server.auth.DigestLoginModule"
+_OPTION: Final = re.compile(r'(username|password)\s*=\s*"([^"]*)"')
 _OF_JAVA: Final = (
     "zookeeper.clientCnxnSocket",
     "zookeeper.ssl.protocol",
@@ -47,10 +52,25 @@ class ZooKeeperTls:
         return context
 
 
-def read_tls(path: str) -> ZooKeeperTls | None:
-    """What a file says, if it asks for TLS. ``ConfigError`` for what is not supported."""
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """What a file says."""
+
+    tls: ZooKeeperTls | None = None
+    """``None``: plain TCP."""
+    login: DigestLogin | None = None
+    """Name and password; ``None``: nobody in particular."""
+
+
+PLAIN: Final = ClientConfig()
+"""Neither."""
+
+
+def read_client_config(path: str) -> ClientConfig:
+    """What a file says; that nothing is to be done without one. ``ConfigError`` for what is not
+    supported."""
     if not path:
-        return None
+        return PLAIN
     try:
         found = parse_properties(Path(path).read_text())
     except (OSError, ValueError) as error:
@@ -60,14 +80,36 @@ def read_tls(path: str) -> ZooKeeperTls | None:
         found.pop(key, None)
     stores = {name: _store(path, found, name) for name in ("trustStore", "keyStore")}
     checks_name = found.pop(f"{_PREFIX}hostnameVerification", "true").lower() == "true"
+    login = _login(path, found)
     if found:
         raise ConfigError(
             f"metadataStoreConfigPath: {path}: Pulsark does not know {', '.join(sorted(found))}"
         )
     if not secure:
-        return None
+        return ClientConfig(None, login)
     (trust, _), (own, password) = stores["trustStore"], stores["keyStore"]
-    return ZooKeeperTls(trust, own, password, checks_name)
+    return ClientConfig(ZooKeeperTls(trust, own, password, checks_name), login)
+
+
+def _login(path: str, found: dict[str, str]) -> DigestLogin | None:
+    """What is below the name of this client in a file of JAAS."""
+    wanted = found.pop("zookeeper.sasl.client", "true").lower() == "true"
+    section = found.pop("zookeeper.sasl.clientconfig", "Client")
+    file = found.pop(LOGIN, "")
+    if not file or not wanted:
+        return None
+    try:
+        text = Path(file).read_text()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{LOGIN} in {path}: {file}: {error}") from error
+    match = re.search(rf"^\s*{re.escape(section)}\s*{{(.*?)}}\s*;", text, re.M | re.S)
+    options = {} if match is None else dict(_OPTION.findall(match[1]))
+    if match is None or _DIGEST not in match[1] or not {"username", "password"} <= options.keys():
+        raise ConfigError(
+            f"{file} has no {section} with {_DIGEST}, username and password: Pulsark has no other "
+            "login to ZooKeeper"
+        )
+    return DigestLogin(options["username"], options["password"])
 
 
 def _store(path: str, found: dict[str, str], name: str) -> tuple[str, str]:
