@@ -45,11 +45,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--brokers", type=int, default=1, metavar="N", help="let N processes serve the topic"
     )
+    parser.add_argument(
+        "--cluster", action="store_true", help="have ZooKeeper and three bookies of BookKeeper, too"
+    )
     chosen = parser.parse_args(arguments)
     console = Console()
     _stop_politely()
     try:
-        return run(console, keep=chosen.keep, limit=chosen.flights, brokers=chosen.brokers)
+        return run(
+            console,
+            keep=chosen.keep,
+            limit=chosen.flights,
+            brokers=chosen.brokers,
+            cluster=chosen.cluster,
+        )
     except PulsarkError as error:
         console.print(f"[red]{error}[/red]", highlight=False)
         return 2
@@ -83,7 +92,9 @@ def _look() -> None:
         raise KeyboardInterrupt
 
 
-def run(console: Console, *, keep: bool, limit: int | None, brokers: int = 1) -> int:
+def run(
+    console: Console, *, keep: bool, limit: int | None, brokers: int = 1, cluster: bool = False
+) -> int:
     """The demo from start to end; the exit code."""
     began = SystemClock.monotonic()
     require_java()
@@ -92,8 +103,9 @@ def run(console: Console, *, keep: bool, limit: int | None, brokers: int = 1) ->
         frame = data.read_flights()
         frame = frame if limit is None else frame.head(limit)
         ports = STANDARD_PORTS if keep and free(STANDARD_PORTS) else (0, 0, 0)
-        with StandaloneProcess(directory / "standalone", ports, brokers) as broker:
-            console.print(f"Pulsark standalone serves {broker.service_url} and {broker.admin_url}")
+        kind = "cluster" if cluster else "standalone"
+        with StandaloneProcess(directory / kind, ports, brokers, cluster=cluster) as broker:
+            console.print(f"Pulsark {kind} serves {broker.service_url} and {broker.admin_url}")
             _create_topic(broker.admin_url)
             found = _stream(console, directory, broker, frame)
             console.print(carriers_table(found, data.carrier_names()))

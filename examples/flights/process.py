@@ -1,4 +1,4 @@
-"""A ``pulsark standalone`` as a child process."""
+"""A ``pulsark standalone`` or ``pulsark cluster`` as a child process."""
 
 from __future__ import annotations
 
@@ -12,21 +12,28 @@ from pathlib import Path
 from pulsark.errors import PulsarkError
 from pulsark.runtime import SystemClock
 
-START_SECONDS = 30.0
+START_SECONDS = {"standalone": 30.0, "cluster": 600.0}
+"""By the command: the first cluster of a machine fetches BookKeeper."""
 STOP_SECONDS = 20.0
 _LOOK_SECONDS = 0.02
 
 
 class StandaloneProcess:
-    """Starts a standalone over a directory and stops it again.
+    """Starts a standalone, or a cluster, over a directory and stops it again.
 
     It has a session of its own: Ctrl-C reaches it through ``stop`` only, and it survives the
     terminal if it is kept.
     """
 
     def __init__(
-        self, data_dir: Path, ports: tuple[int, int, int] = (0, 0, 0), brokers: int = 1
+        self,
+        data_dir: Path,
+        ports: tuple[int, int, int] = (0, 0, 0),
+        brokers: int = 1,
+        *,
+        cluster: bool = False,
     ) -> None:
+        self._command = "cluster" if cluster else "standalone"
         self._data_dir = data_dir
         self._ports = ports
         self._brokers = brokers
@@ -51,12 +58,12 @@ class StandaloneProcess:
     def start(self) -> None:
         """Start and wait until it serves; ``PulsarkError`` with its last words if it ends."""
         self._data_dir.mkdir(parents=True, exist_ok=True)
-        ready = self._data_dir / "standalone.json"
-        log = self._data_dir / "standalone.log"
+        ready = self._data_dir / f"{self._command}.json"
+        log = self._data_dir / f"{self._command}.log"
         ready.unlink(missing_ok=True)
         broker, web, flight = map(str, self._ports)
         command = [
-            *(sys.executable, "-m", "pulsark", "standalone", "--data-dir", str(self._data_dir)),
+            *(sys.executable, "-m", "pulsark", self._command, "--data-dir", str(self._data_dir)),
             *("--broker-port", broker, "--web-port", web, "--flight-port", flight),
             *("--brokers", str(self._brokers)),
         ]
@@ -68,13 +75,15 @@ class StandaloneProcess:
                 stderr=output,
                 start_new_session=True,
             )
-        deadline = SystemClock.monotonic() + START_SECONDS
+        patience = START_SECONDS[self._command]
+        deadline = SystemClock.monotonic() + patience
         while not ready.exists():
             ended = _ends(self._process, _LOOK_SECONDS)
             if ended or SystemClock.monotonic() > deadline:
                 self.stop()
-                what = "ended at once" if ended else f"did not start within {START_SECONDS:g} s"
-                raise PulsarkError(f"pulsark standalone {what}:\n{log.read_text()[-2000:].strip()}")
+                what = "ended at once" if ended else f"did not start within {patience:g} s"
+                said = log.read_text()[-2000:].strip()
+                raise PulsarkError(f"pulsark {self._command} {what}:\n{said}")
         self.info = json.loads(ready.read_text())
 
     def stop(self) -> None:

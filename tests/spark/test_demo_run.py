@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.maven import CACHE
+
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
@@ -20,13 +22,29 @@ def short_path() -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_the_demo_matches_and_leaves_nothing_behind(short_path: Path) -> None:
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param([], id="standalone"),
+        pytest.param(["--cluster", "--brokers", "2"], id="cluster", marks=pytest.mark.chaos),
+    ],
+)
+def test_the_demo_matches_and_leaves_nothing_behind(short_path: Path, words: list[str]) -> None:
+    jars = short_path / "cache" / "pulsark"
+    jars.parent.mkdir()
+    jars.symlink_to(CACHE)
     done = subprocess.run(
-        [sys.executable, "-m", "examples.flights", "--flights", "4000"],
+        [sys.executable, "-m", "examples.flights", "--flights", "4000", *words],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "TMPDIR": str(short_path), "COLUMNS": "200"},
+        env={
+            **os.environ,
+            "TMPDIR": str(short_path),
+            "XDG_CACHE_HOME": str(jars.parent),
+            "COLUMNS": "200",
+        },
         cwd=short_path,
     )
     assert done.returncode == 0, done.stdout + done.stderr
