@@ -16,6 +16,7 @@ from pulsark.admin.http.guard import Guarded, open_to_all
 from pulsark.admin.http.places import HERE
 from pulsark.admin.http.requests import BrokerOf, StatsOf
 from pulsark.admin.http.streams import streamed
+from pulsark.admin.pulsar.histogram import histogram
 from pulsark.admin.pulsar.ownership_metrics import moves, ownership_samples
 from pulsark.config.settings import Settings
 from pulsark.dispatch.broker import Broker
@@ -318,29 +319,15 @@ def _audit(audit: Audit) -> Iterator[Sample]:
 def _stalls(stalls: LoopStalls, cluster: str) -> str:
     """How long clients had to wait for the event loop: a histogram."""
     name, label = "pulsark_loop_stall_seconds", f'cluster="{_escaped(cluster)}"'
-    return "".join(
-        [
-            f"# TYPE {name} histogram\n",
-            *(f'{name}_bucket{{{label},le="{le}"}} {count}\n' for le, count in stalls.buckets()),
-            f"{name}_sum{{{label}}} {stalls.total_seconds!r}\n",
-            f"{name}_count{{{label}}} {stalls.count}\n",
-            f"# TYPE {name}_max gauge\n",
-            f"{name}_max{{{label}}} {stalls.take_longest()!r}\n",
-        ]
-    )
+    found = histogram(name, label, stalls.buckets(), stalls.total_seconds, stalls.count)
+    longest = f"{name}_max{{{label}}} {stalls.take_longest()!r}"
+    return f"{found}# TYPE {name}_max gauge\n{longest}\n"
 
 
 def _expiries(expiries: Expiries, cluster: str) -> str:
     """For how long tokens are good when they come: a histogram."""
     name, label = "pulsar_expiring_token_minutes", f'cluster="{_escaped(cluster)}"'
-    return "".join(
-        [
-            f"# TYPE {name} histogram\n",
-            *(f'{name}_bucket{{{label},le="{le}"}} {count}\n' for le, count in expiries.buckets()),
-            f"{name}_sum{{{label}}} {expiries.total_minutes!r}\n",
-            f"{name}_count{{{label}}} {expiries.count}\n",
-        ]
-    )
+    return histogram(name, label, expiries.buckets(), expiries.total_minutes, expiries.count)
 
 
 def _process_metrics() -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import get_args
 
+from pulsark.admin.pulsar.histogram import histogram
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.brokers.counts import Reason
 from pulsark.dispatch.loop.durations import Durations
@@ -37,11 +38,4 @@ def ownership_samples(broker: Broker) -> Iterator[tuple[str, Labels, float]]:
 def moves(durations: Durations, label: str) -> str:
     """How long bundles were on their way: a histogram."""
     name = "pulsark_bundle_move_seconds"
-    return "".join(
-        [
-            f"# TYPE {name} histogram\n",
-            *(f'{name}_bucket{{{label},le="{le}"}} {n}\n' for le, n in durations.buckets()),
-            f"{name}_sum{{{label}}} {durations.total_seconds!r}\n",
-            f"{name}_count{{{label}}} {durations.count}\n",
-        ]
-    )
+    return histogram(name, label, durations.buckets(), durations.total_seconds, durations.count)
