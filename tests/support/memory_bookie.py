@@ -57,6 +57,8 @@ class MemoryBookie:
         self.down = False
         self._is_there = asyncio.Event()
         self._is_there.set()
+        self._goes_on = asyncio.Event()
+        self._goes_on.set()
         self.full = False
         self.read_only = False
         self.before_store: Callable[[EntryRun], None] | None = None
@@ -91,6 +93,7 @@ class MemoryBookie:
     ) -> list[tuple[int, bytes]]:
         await asyncio.sleep(0)
         await self._is_there.wait()
+        await self._goes_on.wait()
         self._check_up()
         self.reads += 1
         ledger = self._ledgers.get(ledger_id)
@@ -123,6 +126,7 @@ class MemoryBookie:
     async def tail(self, ledger_id: int, *, fence: bool) -> LedgerTail:
         await asyncio.sleep(0)
         await self._is_there.wait()
+        await self._goes_on.wait()
         self._check_up()
         if fence:
             self._ledgers.setdefault(ledger_id, _Ledger()).fenced = True
@@ -150,6 +154,17 @@ class MemoryBookie:
         self._deleted.add(ledger_id)
 
     # For tests.
+
+    def hang(self) -> None:
+        """Answer nothing; connections stay."""
+        self._goes_on.clear()
+        self.held = True
+
+    def go_on(self) -> None:
+        """Answer all that was asked meanwhile."""
+        self._goes_on.set()
+        self.held = False
+        self.release_held()
 
     def leave(self, stored: int = 0) -> None:
         """Its connection ends. Of the appends that are held so many were stored, unanswered."""

@@ -16,11 +16,16 @@ of stays true, but only if it was fenced first.
    too, and its end holds.
 
 An entry that was never confirmed may thus become part of the ledger, a confirmed one always.
+
+A topic waits for its recovery. So all bookies of a step are asked at once, and those that do not
+answer within ``PATIENCE_SECONDS`` are waited for only as long as the others do not suffice. The
+same holds for copies of what is written: beyond an ack quorum they get ``COPY_SECONDS``.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pulsark.errors import (
@@ -36,7 +41,7 @@ from pulsark.storage.ledger import decisions
 from pulsark.storage.ledger.writer import LedgerWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from pulsark.runtime import Done
     from pulsark.storage.ledger.bookies import LedgerBookies
@@ -47,6 +52,8 @@ T = TypeVar("T")
 
 READ_BYTES = 1 << 20
 MEASURED_BYTES = 64 << 20
+PATIENCE_SECONDS = 0.25
+COPY_SECONDS = 0.5
 _READ_ENTRIES = 1 << 20
 
 
@@ -86,6 +93,9 @@ class _Recovery:
         self._fenced: set[str] = set()
         self._asked: dict[int, list[list[bytes] | StorageError]] = {}
         """What holders have said of an entry since they were fenced, until that is used."""
+        self._slow: set[str] = set()
+        """Bookies that were waited for in vain."""
+        self._copy_seconds = COPY_SECONDS
 
     async def run(self) -> LedgerMetadata:
         last_confirmed, length = await self._fence()
@@ -101,10 +111,19 @@ class _Recovery:
         )
         while entries := await self._read_on(writer.last_confirmed + 1):
             writer.append(entries)
-            await writer.drained(everywhere=True)
+            await self._copied(writer)
             if writer.error is not None:
                 raise writer.error
         return await writer.close()
+
+    async def _copied(self, writer: LedgerWriter) -> None:
+        """Wait until an ack quorum has all, and for the other copies as long as may be."""
+        await writer.drained()
+        began = asyncio.get_running_loop().time()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._copy_seconds):
+                await writer.drained(everywhere=True)
+        self._copy_seconds -= asyncio.get_running_loop().time() - began
 
     def _present(self, bookie_id: str) -> Bookie:
         """A bookie, or what answers for one that is not there."""
@@ -117,10 +136,14 @@ class _Recovery:
 
     async def _fence(self) -> tuple[int, int]:
         """Fence; returns the highest LAC that is known, and the bytes of all up to it."""
-        names = list(dict.fromkeys(self._ensemble.bookies))
-        answers = await _gather([self._tail(name) for name in names])
+        asked = {name: self._tail(name) for name in self._ensemble.bookies}
+        answers = await self._enough(asked, lambda _: not self._unfenced())
         tails = [answer for answer in answers if isinstance(answer, LedgerTail)]
-        self._check_covered([a for a in answers if isinstance(a, StorageError)])
+        if missing := self._unfenced():
+            reasons = "; ".join(str(a) for a in answers if isinstance(a, StorageError))
+            raise StorageError(
+                f"ledger {self._ledger_id} cannot be recovered without {missing}: {reasons}"
+            )
         confirmed, length = self._ensemble.first_entry_id - 1, self._ensemble.length
         for tail in tails:
             if tail.last_confirmed > confirmed:
@@ -137,17 +160,15 @@ class _Recovery:
         self._fenced.add(bookie_id)
         return tail
 
-    def _check_covered(self, errors: Sequence[StorageError]) -> None:
-        """Every ack quorum must have a fenced bookie."""
+    def _unfenced(self) -> list[str]:
+        """Those of which one is needed: every ack quorum must have a fenced bookie."""
         config = self._metadata.config
         for residue in range(config.ensemble_size):
             holders = self._metadata.holders(self._ensemble, residue)
             missing = [name for name in holders if name not in self._fenced]
             if len(missing) >= config.ack_quorum:
-                reasons = "; ".join(map(str, errors))
-                raise StorageError(
-                    f"ledger {self._ledger_id} cannot be recovered without {missing}: {reasons}"
-                )
+                return missing
+        return []
 
     async def _sealed_through(self, confirmed: int, last: int) -> int:
         """The last entry above ``confirmed`` that lives in the table; ``confirmed`` if none.
@@ -174,7 +195,8 @@ class _Recovery:
 
     async def _read_only(self, entry_id: int) -> Sequence[object]:
         holders = self._metadata.holders(self._ensemble, entry_id)
-        return await _gather([self._read(name, entry_id, entry_id) for name in holders])
+        asked = {name: self._read(name, entry_id, entry_id) for name in holders}
+        return await self._enough(asked, lambda found: any(map(_is_sealed_or_there, found)))
 
     async def _measure(self, last: int) -> int:
         """Bytes of the entries up to ``last``, read from any bookie that has them.
@@ -195,7 +217,7 @@ class _Recovery:
 
     async def _kept_length(self, entry_id: int) -> int:
         ensemble, _ = self._metadata.ensemble_at(entry_id)
-        for name in self._metadata.holders(ensemble, entry_id):
+        for name in self._quick_first(self._metadata.holders(ensemble, entry_id)):
             try:
                 bookie = self._bookies.get(name)
                 if isinstance(bookie, KeepsLengths):
@@ -207,7 +229,7 @@ class _Recovery:
     async def _any_copy(self, entry_id: int, last: int) -> list[bytes]:
         """Consecutive confirmed entries from any bookie that has them; none if no bookie has."""
         ensemble, end = self._metadata.ensemble_at(entry_id)
-        for name in self._metadata.holders(ensemble, entry_id):
+        for name in self._quick_first(self._metadata.holders(ensemble, entry_id)):
             try:
                 found = await self._bookies.get(name).read(
                     self._ledger_id, entry_id, min(last, end), READ_BYTES
@@ -222,14 +244,9 @@ class _Recovery:
 
     async def _read_on(self, entry_id: int) -> list[bytes]:
         """Entries that exist from ``entry_id`` on; none if the ledger ends before it."""
-        config = self._metadata.config
         answers = self._asked.pop(entry_id, None) or await self._ask_holders(entry_id)
-        runs = [answer for answer in answers if isinstance(answer, list)]
-        longest = max(runs, key=len, default=[])
-        if longest:
-            return longest
-        if len(runs) >= config.write_quorum - config.ack_quorum + 1:
-            return []
+        if self._decide(answers):
+            return max((answer for answer in answers if isinstance(answer, list)), key=len)
         errors = [answer for answer in answers if isinstance(answer, StorageError)]
         kind = CorruptEntryError if any(map(_is_corrupt, errors)) else StorageError
         reasons = "; ".join(map(str, errors))
@@ -237,7 +254,17 @@ class _Recovery:
 
     async def _ask_holders(self, entry_id: int) -> list[list[bytes] | StorageError]:
         holders = self._metadata.holders(self._ensemble, entry_id)
-        return await _gather([self._ask(name, entry_id) for name in holders])
+        asked = {name: self._ask(name, entry_id) for name in holders}
+        return await self._enough(
+            asked, lambda found: self._decide(found) or any(map(_is_sealed_or_there, found))
+        )
+
+    def _decide(self, answers: Sequence[list[bytes] | StorageError]) -> bool:
+        """Whether an entry exists: one has it, or enough bookies are sure that they have not."""
+        config = self._metadata.config
+        sure = config.write_quorum - config.ack_quorum + 1
+        runs = [answer for answer in answers if isinstance(answer, list)]
+        return any(runs) or len(runs) >= sure
 
     async def _ask(self, bookie_id: str, entry_id: int) -> list[bytes]:
         """Entries from this one on; empty if the bookie is sure not to have it.
@@ -262,6 +289,38 @@ class _Recovery:
 
     async def _read(self, bookie_id: str, first: int, last: int) -> list[tuple[int, bytes]]:
         return await self._bookies.get(bookie_id).read(self._ledger_id, first, last, READ_BYTES)
+
+    def _quick_first(self, names: Sequence[str]) -> Sequence[str]:
+        return sorted(names, key=lambda name: name in self._slow)
+
+    async def _enough(
+        self,
+        asked: Mapping[str, Coroutine[Any, Any, T]],
+        suffices: Callable[[Sequence[T | StorageError]], bool],
+    ) -> list[T | StorageError]:
+        """What bookies answer: all that do so soon, and of the others as many as are needed.
+
+        A ``StorageError`` is the answer of its bookie, other errors are raised.
+        """
+        if len(asked) == 1:  # without a task
+            return [await _answer(call) for call in asked.values()]
+        tasks = {name: asyncio.ensure_future(_answer(call)) for name, call in asked.items()}
+        quick = [task for name, task in tasks.items() if name not in self._slow]
+        try:
+            if quick:
+                await asyncio.wait(quick, timeout=PATIENCE_SECONDS)
+            while True:
+                answers = [task.result() for task in tasks.values() if task.done()]
+                pending = [task for task in tasks.values() if not task.done()]
+                if not pending or suffices(answers):
+                    break
+                await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for name, task in tasks.items():
+                if not task.done():
+                    self._slow.add(name)
+                    task.cancel()
+        return answers
 
 
 class _Nobody:
@@ -301,16 +360,13 @@ def _is_corrupt(error: BaseException) -> bool:
     return isinstance(error, CorruptEntryError)
 
 
-async def _gather(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T | StorageError]:
-    """All results; a ``StorageError`` is the result of its call, other errors are raised."""
-    results: list[T | StorageError] = []
-    if len(calls) == 1:  # without a task
-        try:
-            return [await calls[0]]
-        except StorageError as error:
-            return [error]
-    for result in await asyncio.gather(*calls, return_exceptions=True):
-        if isinstance(result, BaseException) and not isinstance(result, StorageError):
-            raise result
-        results.append(result)
-    return results
+async def _answer(call: Coroutine[Any, Any, T]) -> T | StorageError:
+    try:
+        return await call
+    except StorageError as error:
+        return error
+
+
+def _is_sealed_or_there(answer: object) -> bool:
+    # Of one entry that others can still read, a slow bookie would say that it is sealed at most.
+    return isinstance(answer, EntrySealedError) or (isinstance(answer, list) and bool(answer))

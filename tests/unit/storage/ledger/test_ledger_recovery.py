@@ -150,6 +150,49 @@ def test_without_a_fence_on_every_ack_quorum_there_is_no_recovery() -> None:
     simulate(main)
 
 
+@pytest.mark.parametrize("config", [(3, 3, 2), (5, 3, 2)])
+@pytest.mark.parametrize("unconfirmed", ["b1", "b2", "b3"])
+def test_a_bookie_that_hangs_holds_up_a_recovery_for_a_moment_only(
+    config: tuple[int, int, int], unconfirmed: str
+) -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, config[0])
+        writer, _ = await started(cluster, LedgerConfig(*config), 12)
+        b1 = cluster.bookies["b1"]
+        for bookie in cluster.all:
+            bookie.held = bookie.bookie_id != unconfirmed
+        writer.append([b"perhaps"])
+        await turns()
+        for bookie in cluster.all:
+            bookie.held = False
+        b1.hang()
+        began = cluster.clock.monotonic()
+        metadata = await cluster.manager().recover(0)
+        assert cluster.clock.monotonic() - began <= 1
+        assert metadata.last_entry_id in (11, 12)
+        assert len(await contents(cluster.manager())) == metadata.last_entry_id + 1
+        b1.go_on()
+        await turns()
+        assert writer.last_confirmed <= metadata.last_entry_id
+
+    simulate(main)
+
+
+def test_where_a_second_bookie_hangs_a_recovery_waits() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        await started(cluster, LedgerConfig(3, 3, 2), 5)
+        for name in ("b1", "b2"):
+            cluster.bookies[name].hang()
+        recovery = asyncio.create_task(cluster.manager().recover(0))
+        await asyncio.sleep(3600)
+        assert not recovery.done()
+        cluster.bookies["b2"].go_on()
+        assert (await recovery).last_entry_id == 4
+
+    simulate(main)
+
+
 def test_a_bookie_that_comes_back_is_fenced_before_it_is_believed() -> None:
     """b3 misses the fence, but is asked for entries later. What it says must stay true."""
 
