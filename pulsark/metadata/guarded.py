@@ -26,6 +26,11 @@ def is_guarded(store: MetadataStore) -> bool:
     return isinstance(store, GuardedMetadataStore)
 
 
+def guard_of(store: MetadataStore) -> Check | None:
+    """What each commit through this view checks; ``None`` if it is not guarded."""
+    return store.guard if isinstance(store, GuardedMetadataStore) else None
+
+
 async def check_guard(store: MetadataStore) -> None:
     """Raise ``OwnershipLostError`` if this is a view that may write no more."""
     if isinstance(store, GuardedMetadataStore):
@@ -36,15 +41,16 @@ class GuardedMetadataStore(SingleWrites):
     """A view of a store. A write that raises ``OwnershipLostError`` has no effect, now or later."""
 
     def __init__(self, store: MetadataStore, guard: Check, lost: Callable[[], None]) -> None:
+        self.guard = guard
+        """The check that is part of each commit."""
         self._store = store
-        self._guard = guard
         self._lost = lost
 
     async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
         try:
-            return (await self._store.commit((self._guard, *changes)))[1:]
+            return (await self._store.commit((self.guard, *changes)))[1:]
         except BadVersionError as error:
-            if error.path != self._guard.path:
+            if error.path != self.guard.path:
                 raise
             self._lost()
             raise OwnershipLostError(f"another broker is the owner: {error}") from error

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pulsark.config.store_urls import is_etcd
+from pulsark.config.store_urls import is_etcd, store_url
 from pulsark.errors import ConfigError
-from pulsark.metadata.zookeeper.address import ZooKeeperAddress, parse_zookeeper
+from pulsark.metadata.zookeeper.address import ZooKeeperAddress, is_zookeeper, parse_zookeeper
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.metadata.zookeeper.client_config import read_client_config
+from pulsark.metadata.zookeeper.guard_nodes import GuardNodes
 from pulsark.metadata.zookeeper.lasting import LastingNodes
 from pulsark.processes.rack_source import RackSource
 from pulsark.storage.bookkeeper.encoder import LedgerKeys
@@ -82,5 +83,9 @@ async def open_bookkeeper(
     cleanup.callback(racks.close)
     await racks.start()
     ids = LedgerIds(zookeeper, address.root)
-    cluster = BookKeeperCluster(zookeeper, address.root, ids, keys)
+    guards = None
+    if is_zookeeper(store_url(settings)):
+        root = parse_zookeeper(store_url(settings)).root
+        guards = await GuardNodes.find(zookeeper, root, metadata.identity)
+    cluster = BookKeeperCluster(zookeeper, address.root, ids, keys, guards)
     return BookKeeperStorage(bookies, BookKeeperLedgerStore(cluster, metadata))

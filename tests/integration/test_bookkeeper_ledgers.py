@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.load import compile_java
 from benchmarks.maven import CACHE, class_path
-from pulsark.errors import LedgerFencedError, NoSuchLedgerError
+from pulsark.errors import LedgerFencedError, NoSuchLedgerError, OwnershipLostError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.store import MetadataStore
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
+from pulsark.metadata.zookeeper.guard_nodes import GuardNodes
+from pulsark.metadata.zookeeper.nodes import Operation, Result
 from pulsark.processes.bookkeeper_server import LOCK, Shell
 from pulsark.storage.bookkeeper.encoder import LedgerKeys
 from pulsark.storage.bookkeeper.ledger_store import BookKeeperLedgerStore
+from pulsark.storage.ledger import decisions
 from pulsark.storage.ledger.manager import LedgerConfig, LedgerState
+from pulsark.storage.ledger.metadata import Ensemble, LedgerMetadata
 from pulsark.storage.ledger.store import LedgerStore
 from tests.contracts.test_ledger_store import (  # noqa: F401 - the fixture `run` is for these
     test_a_decision_is_made_again_about_what_others_wrote,
@@ -31,6 +36,7 @@ from tests.contracts.test_ledger_store import (  # noqa: F401 - the fixture `run
     test_who_has_lost_the_guard_writes_nothing,
     test_who_knows_an_old_version_hears_what_is_decided_of_the_new_one,
 )
+from tests.support.bookie_faults import broker_of
 from tests.support.bookkeeper import ROOT, Cluster, cluster_of, ledgers_of, read_all
 from tests.support.ledgers import Writes
 from tests.support.zookeeper import below_a_root_of_its_own, connected
@@ -68,6 +74,42 @@ def run(bookkeeper: Cluster) -> Callable[[Callable[[Nodes], Awaitable[None]]], N
         asyncio.run(main())
 
     return run_it
+
+
+@pytest.mark.feature("F74")
+def test_no_ledger_is_written_past_a_new_owner_in_the_same_zookeeper(bookkeeper: Cluster) -> None:
+    """It claims the bundle while the former owner's write is on its way, after every check."""
+
+    async def scenario() -> None:
+        async with broker_of(bookkeeper) as former, broker_of(bookkeeper) as new:
+            client = former.client
+            guards = await GuardNodes.find(client, "", former.metadata.identity)
+            assert guards is not None
+            cluster = replace(cluster_of(client, LedgerKeys()), guards=guards)
+            guarded, _ = await former.owning("raced")
+            ledgers = BookKeeperLedgerStore(cluster, guarded)
+            metadata = LedgerMetadata(
+                await ledgers.new_id(), LedgerConfig(3, 3, 2), LedgerState.OPEN,
+                (Ensemble(0, 0, ("bookie-1", "bookie-2", "bookie-3")),), 17,
+            )  # fmt: skip
+            stored = await ledgers.create(metadata)
+            multi = client.multi
+
+            async def overtaken(operations: Sequence[Operation]) -> list[Result]:
+                await new.owning("raced")
+                return await multi(operations)
+
+            client.multi = overtaken  # type: ignore[method-assign]
+            for write in (
+                lambda: ledgers.update(stored, decisions.start_recovery),
+                lambda: ledgers.delete(metadata.ledger_id),
+            ):
+                with pytest.raises(OwnershipLostError):
+                    await write()
+            assert former.lost
+            assert await ledgers.get(metadata.ledger_id) == stored
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.feature("F73")

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from pulsark.errors import OutcomeUnknownError
 from pulsark.metadata.zookeeper.nodes import (
     ANY,
+    CreateNode,
+    DeleteNode,
     Node,
+    NodeError,
     NodeExistsError,
     NodeVersionError,
     NoNodeError,
     NotEmptyError,
+    Operation,
+    Result,
+    SetNode,
 )
 from tests.support.faulty_metadata import Fate
 
@@ -66,23 +72,25 @@ class MemoryZooKeeper:
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
     ) -> str:
-        def create() -> str:
-            parent, name = path.rpartition("/")[0], path
-            if parent not in self.nodes:
-                raise NoNodeError(path)
-            if sequential:
-                number = self.counters.get(path, 0)
-                self.counters[path] = number + 1
-                name = f"{path}{number:010d}"
-            if name in self.nodes:
-                raise NodeExistsError(path)
-            self.zxid += 1
-            self.nodes[name] = new_node(data, int(ephemeral), self.zxid)
-            self._count(parent, 1)
-            self._tell(name, parent + "/")
-            return name
+        operation = CreateNode(path, data, ephemeral, sequential)
+        return await self._write(lambda: self._create(operation))
 
-        return await self._write(create)
+    def _create(self, operation: CreateNode) -> str:
+        path = name = operation.path
+        parent = path.rpartition("/")[0]
+        if parent not in self.nodes:
+            raise NoNodeError(path)
+        if operation.sequential:
+            number = self.counters.get(path, 0)
+            self.counters[path] = number + 1
+            name = f"{path}{number:010d}"
+        if name in self.nodes:
+            raise NodeExistsError(path)
+        self.zxid += 1
+        self.nodes[name] = new_node(operation.data, int(operation.ephemeral), self.zxid)
+        self._count(parent, 1)
+        self._tell(name, parent + "/")
+        return name
 
     async def make(self, path: str) -> None:
         parts = path.strip("/").split("/")
@@ -92,28 +100,55 @@ class MemoryZooKeeper:
                 await self.create(node)
 
     async def set(self, path: str, data: bytes, version: int = ANY) -> int:
-        def change() -> int:
-            found = self._found(path, version)
-            self.zxid += 1
-            self.nodes[path] = replace(
-                found, data=data, version=found.version + 1, changed=self.zxid
-            )
-            self._tell(path)
-            return found.version + 1
+        return await self._write(lambda: self._set(SetNode(path, data, version)))
+
+    def _set(self, operation: SetNode) -> int:
+        path = operation.path
+        found = self._found(path, operation.version)
+        self.zxid += 1
+        self.nodes[path] = replace(
+            found, data=operation.data, version=found.version + 1, changed=self.zxid
+        )
+        self._tell(path)
+        return found.version + 1
+
+    async def delete(self, path: str, version: int = ANY) -> None:
+        await self._write(lambda: self._delete(DeleteNode(path, version)))
+
+    def _delete(self, operation: DeleteNode) -> None:
+        path = operation.path
+        if self._found(path, operation.version).children:
+            raise NotEmptyError(path)
+        self.zxid += 1
+        del self.nodes[path]
+        parent = path.rpartition("/")[0]
+        self._count(parent, -1)
+        self._tell(path, parent + "/")
+
+    async def multi(self, operations: Sequence[Operation]) -> list[Result]:
+        def change() -> list[Result]:
+            before = dict(self.nodes)
+            results: list[Result] = []
+            for index, each in enumerate(operations):
+                try:
+                    results.append(self._apply(each))
+                except NodeError as e:
+                    self.nodes = before
+                    e.index = index
+                    raise
+            return results
 
         return await self._write(change)
 
-    async def delete(self, path: str, version: int = ANY) -> None:
-        def delete() -> None:
-            if self._found(path, version).children:
-                raise NotEmptyError(path)
-            self.zxid += 1
-            del self.nodes[path]
-            parent = path.rpartition("/")[0]
-            self._count(parent, -1)
-            self._tell(path, parent + "/")
-
-        await self._write(delete)
+    def _apply(self, operation: Operation) -> Result:
+        if isinstance(operation, CreateNode):
+            return self._create(operation)
+        if isinstance(operation, SetNode):
+            return self._set(operation)
+        if isinstance(operation, DeleteNode):
+            return self._delete(operation)
+        self._found(operation.path, operation.version)
+        return None
 
     def _found(self, path: str, version: int) -> Node:
         found = self.nodes.get(path)

@@ -56,15 +56,20 @@ async def find_or_create(client: ZooKeeperClient, identity: str, *, create: bool
         found = await client.get(INSTANCE)
     if found is None:
         raise MetadataError(f"{client.address} does not keep what is written")
+    return decode_instance(found.data, client.address)
+
+
+def decode_instance(data: bytes, where: object) -> Instance:
+    """What the node ``INSTANCE`` says; ``CorruptMetadataError``."""
     try:
-        document = json.loads(found.data)
+        document = json.loads(data)
         version = document["version"]
         if version == FORMAT:
             return Instance(document["identity"], document["directories"])
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptMetadataError(f"{INSTANCE} in {client.address} cannot be read") from error
+        raise CorruptMetadataError(f"{INSTANCE} in {where} cannot be read") from error
     raise CorruptMetadataError(
-        f"the metadata store in {client.address} has format {version}, "
+        f"the metadata store in {where} has format {version}, "
         f"this release knows {FORMAT}: a newer one wrote it"
     )
 

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from pulsark.errors import BadVersionError, CorruptMetadataError, MetadataRefusedError
-from pulsark.metadata.guarded import check_guard, is_guarded
+from pulsark.metadata.guarded import check_guard, guard_of, is_guarded
 from pulsark.metadata.store import ABSENT
 from pulsark.metadata.zookeeper.nodes import (
+    CreateNode,
+    DeleteNode,
+    NodeError,
     NodeExistsError,
     NodeVersionError,
     NoNodeError,
     NotEmptyError,
+    SetNode,
 )
 from pulsark.storage.bookkeeper.nodes import LedgerNode, decode_node, new_node
 from pulsark.storage.bookkeeper.paths import ledger_node, parents
@@ -25,7 +29,9 @@ from pulsark.storage.ledger.store import (
 
 if TYPE_CHECKING:
     from pulsark.metadata.store import MetadataStore
+    from pulsark.metadata.zookeeper.guard_nodes import GuardNodes
     from pulsark.metadata.zookeeper.lasting import RawNodes
+    from pulsark.metadata.zookeeper.nodes import CheckNode, Operation, Result
     from pulsark.storage.bookkeeper.encoder import LedgerKeys
     from pulsark.storage.bookkeeper.ids import LedgerIds
     from pulsark.storage.ledger.metadata import LedgerMetadata
@@ -43,6 +49,8 @@ class BookKeeperCluster:
     """The cluster's, below that of the client."""
     ids: LedgerIds
     keys: LedgerKeys
+    guards: GuardNodes | None = None
+    """Guards that can be checked in the same commit: the metadata store is in this ZooKeeper."""
 
 
 class BookKeeperLedgerStore(ComparedLedgerStore):
@@ -56,6 +64,8 @@ class BookKeeperLedgerStore(ComparedLedgerStore):
         self._zookeeper = cluster.zookeeper
         self._metadata = metadata
         self._attached = MetadataLedgerStore(metadata)
+        self._checks: list[CheckNode] | None = None
+        """Those of the guard, as far as they are known."""
 
     async def new_id(self) -> int:
         return await self._cluster.ids.new()
@@ -88,22 +98,43 @@ class BookKeeperLedgerStore(ComparedLedgerStore):
             return await self._attached.put(metadata, over)
         ledger_id = metadata.ledger_id
         path = self._path(ledger_id)
-        await self.check_owner()
         node = cast("LedgerNode", over.kept)
         if over.version == ABSENT:
             await self._create(path, node.encode())
             return StoredLedger(node.metadata(ledger_id), 0, node)
         node = node.changed(metadata)
         try:
-            version = await self._zookeeper.set(path, node.encode(), over.version)
+            version = await self._write(SetNode(path, node.encode(), over.version))
         except (NodeVersionError, NoNodeError) as e:
             raise BadVersionError(path, f"is not at version {over.version}") from e
+        assert isinstance(version, int)
         return StoredLedger(node.metadata(ledger_id), version, node)
+
+    async def _write(self, operation: Operation) -> Result:
+        """Do it if the guard holds, which is checked in the same commit where that can be."""
+        guard, guards = guard_of(self._metadata), self._cluster.guards
+        if guard is None or guards is None:
+            await self.check_owner()
+            return (await self._zookeeper.multi([operation]))[0]
+        for _ in range(_ATTEMPTS):
+            if self._checks is None:
+                self._checks = await guards.checks(guard)
+            checks = self._checks
+            if checks is not None:
+                try:
+                    return (await self._zookeeper.multi([*checks, operation]))[-1]
+                except NodeError as e:
+                    if e.index >= len(checks):
+                        raise
+            # Another owner, or the checks are outdated: the metadata store knows.
+            self._checks = None
+            await self.check_owner()
+        raise MetadataRefusedError(f"{operation.path}: who owns it changes all the time")
 
     async def _create(self, path: str, data: bytes) -> None:
         for _ in range(_ATTEMPTS):
             try:
-                await self._zookeeper.create(path, data)
+                await self._write(CreateNode(path, data))
             except NodeExistsError as e:
                 raise BadVersionError(path, "exists") from e
             except NoNodeError:
@@ -115,9 +146,8 @@ class BookKeeperLedgerStore(ComparedLedgerStore):
 
     async def delete(self, ledger_id: int) -> None:
         path = self._path(ledger_id)
-        await self.check_owner()
         try:
-            await self._zookeeper.delete(path)
+            await self._write(DeleteNode(path))
         except NoNodeError:
             await self._attached.delete(ledger_id)
             return
