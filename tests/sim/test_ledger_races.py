@@ -293,7 +293,8 @@ def count_the_dead(patch: pytest.MonkeyPatch) -> None:
 def one_is_sure_enough(patch: pytest.MonkeyPatch) -> None:
     async def read_on(self: recovery._Recovery, entry_id: int) -> list[bytes]:
         holders = self._metadata.holders(self._ensemble, entry_id)
-        answers = await recovery._gather([self._ask(name, entry_id) for name in holders])
+        asked = {name: self._ask(name, entry_id) for name in holders}
+        answers = await self._enough(asked, lambda _: False)
         runs = [answer for answer in answers if isinstance(answer, list)]
         return max(runs, key=len, default=[])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
     from pulsark.storage.bookie.bookie import Bookie
     from pulsark.storage.ledger.metadata import LedgerConfig, LedgerMetadata
     from pulsark.storage.ledger.placement import Places
+
+
+class Shortage(Enum):
+    """Whether a ledger that is written has as many copies as are wanted."""
+
+    NONE = "it has all"
+    LASTING = "there are no more bookies now"
+    PRESSING = "a bookie is gone: BookKeeper's auto-recovery closes such ledgers, after 30 s"
+    NEEDLESS = "a new ledger would have all"
 
 
 class LedgerBookies:
@@ -95,6 +105,15 @@ class LedgerBookies:
     def on_lost(self, listener: Callable[[str], None]) -> None:
         """Call ``listener(bookie_id)`` when a bookie is gone, where that is known."""
         self._places.on_lost(listener)
+
+    def shortage(self, failed: Sequence[str], size: int, wanted: int) -> Shortage:
+        """Why a ledger on so many bookies, of which these failed, has fewer copies than wanted."""
+        if not failed and size >= wanted:
+            return Shortage.NONE
+        names = self._writable()
+        if sum(not self.is_suspect(name) for name in names) >= max(wanted, size):
+            return Shortage.NEEDLESS
+        return Shortage.LASTING if {*failed} <= {*names} else Shortage.PRESSING
 
     def attainable(self, config: LedgerConfig) -> LedgerConfig:
         """The config with as many copies as there are bookies.

@@ -20,7 +20,7 @@ from pulsark.errors import (
 from pulsark.storage.bookie.bookie import Bookie, LedgerTail
 from pulsark.storage.bookie.records import is_lost
 from pulsark.storage.ledger.answers import consecutive, gravest, is_absent
-from pulsark.storage.ledger.bookies import LedgerBookies
+from pulsark.storage.ledger.bookies import LedgerBookies, Shortage
 from pulsark.storage.ledger.metadata import (
     Ensemble,
     LedgerConfig,
@@ -49,6 +49,7 @@ __all__ = [
     "LedgerState",
     "LedgerWriter",
     "SealedEntries",
+    "Shortage",
 ]
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,8 @@ class LedgerManager:
         self._metadata = metadata
         self._store: LedgerStore = MetadataLedgerStore(metadata) if store is None else store
         self._bookies = LedgerBookies(bookies, runtime, places)
+        self.shortage = self._bookies.shortage
+        """Whether a ledger lacks copies."""
         self._clock = runtime.clock
         self.open_ledgers = OpenLedgers()
         self._bookies.on_lost(self.open_ledgers.bookie_lost)

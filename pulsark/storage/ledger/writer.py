@@ -12,7 +12,8 @@ whichever a recovery finds, it asks them. The spare is then sent all from the ne
 entry on, also what was confirmed meanwhile, since a slot counts for everything up to its last
 answer. If that became too much to keep, the ensemble begins again behind the LAC of by then. While
 the metadata store cannot be reached the change is tried again, the same one: it may be true
-already. Without a spare the ledger goes on while ack quorums can be met.
+already. Without a spare the ledger goes on while ack quorums can be met; its owner begins another
+one when that has more copies (``managed_ledger.shortage``).
 """
 
 from __future__ import annotations
@@ -186,6 +187,11 @@ class LedgerWriter:
                 self._slot_failed(slot, BookieAwayError(f"bookie {bookie_id} is gone"))
                 return True
         return False
+
+    @property
+    def failed(self) -> list[str]:
+        """The bookies of the ensemble that failed and have no successor."""
+        return [slot.bookie.bookie_id for slot in self._slots if slot.failed]
 
     def abandon(self) -> None:
         """Stop listening to answers, silently. What was sent may be stored or not."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pulsark.errors import LedgerFencedError, MetadataError, PulsarkError, StorageError
 from pulsark.storage.managed_ledger.deletion import delete_ledgers
 from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
+from pulsark.storage.managed_ledger.shortage import Shortages
 from pulsark.storage.managed_ledger.states import WRITTEN, Event, Life, State
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class LastLedger:
         self._clock = clock
         self._appends = appends
         self._reports = reports
+        self._shortages = Shortages(manager, clock)
         self._created = 0.0
         """When the writer's ledger was made, by the monotonic clock."""
         self._retry_at = 0.0
@@ -103,9 +105,9 @@ class LastLedger:
         """Whether the writer's ledger is to be closed for the next one."""
         now = self._clock.monotonic()
         age_ms = int((now - self._created) * 1000)
-        return (
+        return now >= self._roll_at and (
             self.config.is_full(writer.last_pushed + 1, writer.length, age_ms, self.times)
-            and now >= self._roll_at
+            or self._shortages.is_to_end(writer, self.config.ensemble_size)
         )
 
     def failing(self) -> StorageError | MetadataError | None:
