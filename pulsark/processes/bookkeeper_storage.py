@@ -19,6 +19,7 @@ from pulsark.storage.bookkeeper.ledger_store import BookKeeperCluster, BookKeepe
 from pulsark.storage.bookkeeper.limits import ClientSettings
 from pulsark.storage.bookkeeper.paths import CLUSTER
 from pulsark.storage.bookkeeper.registry import BookieRegistry
+from pulsark.storage.bookkeeper.went_back import check_not_older
 
 if TYPE_CHECKING:
     import contextlib
@@ -61,7 +62,8 @@ async def open_bookkeeper(
     runtime: Runtime,
     cleanup: contextlib.AsyncExitStack,
 ) -> BookKeeperStorage:
-    """Connect; ``cleanup`` closes what was opened."""
+    """Connect; ``cleanup`` closes what was opened. ``MetadataError``, also if ZooKeeper is older
+    than the bookies."""
     address = address_of(settings)
     # Its own session: BookKeeper may be in another ensemble than the metadata store.
     zookeeper = await LastingNodes.connect(
@@ -88,4 +90,6 @@ async def open_bookkeeper(
         root = parse_zookeeper(store_url(settings)).root
         guards = await GuardNodes.find(zookeeper, root, metadata.identity)
     cluster = BookKeeperCluster(zookeeper, address.root, ids, keys, guards)
-    return BookKeeperStorage(bookies, BookKeeperLedgerStore(cluster, metadata))
+    ledgers = BookKeeperLedgerStore(cluster, metadata)
+    await check_not_older(ids, ledgers, bookies.values())
+    return BookKeeperStorage(bookies, ledgers)

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def new_node(data: bytes, owner: int, zxid: int) -> Node:
-    return Node(data, 0, owner, 0, zxid, zxid, zxid)
+    return Node(data, 0, owner, 0, zxid, zxid, 0)
 
 
 @dataclass
@@ -160,7 +160,11 @@ class MemoryZooKeeper:
 
     def _count(self, path: str, more: int) -> None:
         old = self.nodes[path]
-        self.nodes[path] = replace(old, children=old.children + more)
+        self.nodes[path] = replace(
+            old,
+            children=old.children + more,
+            created_children=old.created_children + max(more, 0),
+        )
 
     def _watch(self, where: str, changed: Callable[[], None] | None) -> None:
         if changed is not None:

@@ -1,7 +1,8 @@
 """ZooKeeper's raw nodes over one session after the other.
 
 For who keeps nothing in ZooKeeper that belongs to a session: the client of BookKeeper. When a
-session is over, another one is begun; until it stands, calls are refused.
+session is over, another one is begun; until it stands, calls are refused. A server whose data are
+older than what the former session has seen is asked for nothing any more.
 """
 
 from __future__ import annotations
@@ -125,6 +126,7 @@ class LastingNodes:
         while True:
             try:
                 client = await self._connect()
+                await self._check_not_older(client)
             except MetadataError as e:
                 if str(e) != said:
                     said = str(e)
@@ -136,3 +138,22 @@ class LastingNodes:
         self._renewing = None
         self._use(client)
         self._tell()
+
+    async def _check_not_older(self, client: ZooKeeperClient) -> None:
+        """Wait for ever if ZooKeeper has lost what a former session has seen.
+
+        Its transactions are counted on from there, so a later look would notice nothing.
+        """
+        try:
+            await client.sync()
+            if client.zxid >= self._client.zxid:
+                return
+        except BaseException:
+            await client.close()
+            raise
+        await client.close()
+        log.error(
+            "ZooKeeper went back: its data are older than what it had confirmed. Nothing is asked "
+            "of it any more. Put the newer data back, and start this process again"
+        )
+        await asyncio.Event().wait()

@@ -33,6 +33,8 @@ class LedgerIds:
         self._root = root
         self._high: int | None = None
         """The upper half; 0 as long as the lower one suffices, ``None`` before it was looked up."""
+        self._last = -1
+        """The last one that was given here."""
         self._deleting: set[asyncio.Task[None]] = set()
 
     async def new(self) -> int:
@@ -40,13 +42,28 @@ class LedgerIds:
         if self._high is None:
             self._high = await self._highest()
         while True:
-            high = self._high
+            high, before = self._high, self._last
             low = await self._next(f"{SHORT}/ID-" if not high else f"{LONG}/{_half(high)}/ID-")
             if 0 <= low < _END:
-                return high << 32 | low
+                ledger_id = high << 32 | low
+                if ledger_id <= before:
+                    raise MetadataError(
+                        f"ZooKeeper went back: it gives ledger id {ledger_id}, and has given "
+                        f"{before} before. Put its newer data back"
+                    )
+                self._last = max(self._last, ledger_id)
+                return ledger_id
             # Others may have gone there before.
             self._high = max(await self._highest(), high + 1)
             await self._make(f"{LONG}/{_half(self._high)}")
+
+    async def upcoming(self) -> int:
+        """What ``new`` would return next, without taking it. Others may take it meanwhile."""
+        high = await self._highest()
+        parent = f"{self._root}/{LONG}/{_half(high)}" if high else f"{self._root}/{SHORT}"
+        await self._zookeeper.sync(parent)
+        found = await self._zookeeper.get(parent)
+        return high << 32 | (0 if found is None else found.created_children)
 
     async def _highest(self) -> int:
         try:

@@ -24,7 +24,7 @@ class Client(MemoryZooKeeper):
     """One session with a server that all share."""
 
     def __init__(self, server: MemoryZooKeeper, clock: Clock) -> None:
-        super().__init__(nodes=server.nodes)
+        super().__init__(nodes=server.nodes, zxid=server.zxid)
         self.session = Session(clock)
         self.closed = False
 
@@ -45,12 +45,15 @@ class World:
         self.server = MemoryZooKeeper()
         self.clients: list[Client] = []
         self.refusals = 0
+        self.went_back = 0
 
     async def connect(self) -> ZooKeeperClient:
         await asyncio.sleep(0.01)
         if self.refusals:
             self.refusals -= 1
             raise MetadataError("cannot be reached")
+        if self.clients:
+            self.server.zxid = max(self.server.zxid, self.clients[-1].zxid) - self.went_back
         self.clients.append(Client(self.server, self.clock))
         return cast("ZooKeeperClient", self.clients[-1])
 
@@ -104,5 +107,27 @@ def test_who_closes_gets_no_other_session() -> None:
             await asyncio.sleep(5)
             assert world.clients[-1].closed
             assert len(world.clients) == count
+
+    run(scenario)
+
+
+def test_a_server_that_went_back_is_asked_for_nothing_any_more() -> None:
+    async def scenario(world: World) -> None:
+        nodes = await LastingNodes.connect(world.connect)
+        for name in ("/a", "/b", "/c"):
+            await nodes.create(name)
+        told: list[int] = []
+        nodes.on_regained(lambda: told.append(len(world.clients)))
+        world.went_back = 1
+        world.clients[0].session.end()
+        await asyncio.sleep(5)
+        world.went_back = -10  # it counts its transactions on
+        await asyncio.sleep(5)
+        assert len(world.clients) == 2
+        assert world.clients[1].closed
+        with pytest.raises(MetadataRefusedError):
+            await nodes.get("/a")
+        assert told == []
+        await nodes.close()
 
     run(scenario)
