@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,7 @@ from tests.contracts.test_ledger_store import (  # noqa: F401 - the fixture `run
     test_who_has_lost_the_guard_writes_nothing,
     test_who_knows_an_old_version_hears_what_is_decided_of_the_new_one,
 )
-from tests.support.bookie_faults import broker_of
+from tests.support.bookie_faults import Publishing, broker_of, check
 from tests.support.bookkeeper import ROOT, Cluster, cluster_of, ledgers_of, read_all
 from tests.support.ledgers import Writes
 from tests.support.zookeeper import below_a_root_of_its_own, connected
@@ -108,6 +109,40 @@ def test_no_ledger_is_written_past_a_new_owner_in_the_same_zookeeper(bookkeeper:
                     await write()
             assert former.lost
             assert await ledgers.get(metadata.ledger_id) == stored
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("F70", "F74")
+def test_a_bookie_that_hangs_holds_up_neither_a_producer_nor_the_next_owner(
+    bookkeeper: Cluster,
+) -> None:
+    """It would be given up after 5 s. ``test_bookkeeper_faults`` has other and longer faults."""
+
+    async def scenario() -> None:
+        hanging = "bookie-2"
+        async with (
+            broker_of(bookkeeper, relayed=[hanging]) as former,
+            broker_of(bookkeeper, relayed=[hanging]) as new,
+        ):
+            publishing = Publishing()
+            topic = await former.open("/managed-ledgers/t/n/persistent/hangs", publishing)
+            publishing.start(topic)
+            await publishing.until(200)
+            for broker in (former, new):
+                broker.bookies.relays[hanging].hold()
+            since = time.monotonic()
+            await publishing.until(200)
+            began = time.monotonic()
+            again = await new.open("/managed-ledgers/t/n/persistent/hangs", publishing)
+            assert time.monotonic() - began < 4
+            publishing.topic = again  # as a producer that connects to the new owner
+            await publishing.until(200)
+            assert publishing.longest(since) < 4
+            for broker in (former, new):
+                broker.bookies.relays[hanging].go_on()
+            await publishing.stop()
+            await check(publishing, again)
 
     asyncio.run(scenario())
 

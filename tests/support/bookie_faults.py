@@ -184,7 +184,7 @@ class Publishing:
     Listens to the managed ledger; notes how long each entry waited for its receipt.
     """
 
-    def __init__(self, size: int = 200, window: int = 50) -> None:
+    def __init__(self, size: int = 200, window: int = 50, pause: float = 0.005) -> None:
         self.history = History()
         self.waits: list[tuple[float, float]] = []
         """When a receipt came, and after how long."""
@@ -192,6 +192,7 @@ class Publishing:
         self.topic: ManagedLedger | None = None
         self._padding = b"." * size
         self._window = window
+        self._pause = pause
         self._next = 0
         self._began: dict[Payload, float] = {}
         self._again: list[Payload] = []
@@ -238,7 +239,7 @@ class Publishing:
                 self.history.sent.add(payload)
                 self._began[payload] = time.monotonic()
                 self._append(payload)
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(self._pause)
 
     def _repeat(self) -> None:
         again, self._again = self._again, []
