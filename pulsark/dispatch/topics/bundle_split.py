@@ -16,7 +16,7 @@ import asyncio
 import json
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pulsark.dispatch.brokers.owners import BundleOwner
 from pulsark.dispatch.brokers.splitting import ALGORITHMS
@@ -74,6 +74,15 @@ class _Split:
     ident: str
     owner: BundleOwner | None
     """Who claims the parts; ``None``: nobody does."""
+
+
+class _Parts(NamedTuple):
+    """What a commit has made."""
+
+    versions: dict[str, int]
+    """Of the records that count the claims of the parts."""
+    claimed: set[str]
+    """The parts that this broker has."""
 
 
 class BundleSplit:
@@ -153,8 +162,7 @@ class BundleSplit:
             for part in parts:
                 await self._cursor_logs.close_of(part)  # of a former namespace of this name
             divided = await closed.divide(cursors, metadata, self._runtime)
-            versions = await self._commit(split, divided)
-            self._ownership.divided(bundle, {part: versions.get(part) for part in parts})
+            self._ownership.divided(bundle, *await self._commit(split, divided))
             self.done += 1
             log.info("bundle %s is split at %s", bundle, ", ".join(inner))
             return own.urls if keep else None
@@ -183,8 +191,8 @@ class BundleSplit:
             for part, own in zip(split.parts, ids, strict=True)
         ]
 
-    async def _commit(self, split: _Split, cursors: DividedCursors) -> dict[str, int]:
-        """The versions of the claims of the parts, once it is made."""
+    async def _commit(self, split: _Split, cursors: DividedCursors) -> _Parts:
+        """The parts, once they are made."""
         unknown: MetadataError | None = None
         for _ in range(_ATTEMPTS):
             try:
@@ -206,23 +214,22 @@ class BundleSplit:
                 return _claimed(split, changes, versions)
         raise OutcomeUnknownError(f"Bundle {split.bundle} may be split or not: {unknown}")
 
-    async def _made(self, split: _Split) -> dict[str, int] | None:
+    async def _made(self, split: _Split) -> _Parts | None:
         """What an attempt has made that was not answered; ``None``: nothing yet."""
         found = await self._metadata.get(split.claim.path)
         if found is not None and found.version == split.claim.expected_version:
             return None
         if found is None or json.loads(found.value).get("split") != split.ident:
             raise OwnershipLostError(f"Bundle {split.bundle} has another owner, and is not split")
-        versions = {}
+        parts = _Parts({}, set())
         for part in split.parts:
             counted = await self._metadata.get(bundle_epoch_path(part))
-            if (
-                split.owner is not None
-                and counted is not None
-                and json.loads(counted.value).get("broker") == split.owner.instance
-            ):
-                versions[part] = counted.version
-        return versions
+            if counted is not None:
+                parts.versions[part] = counted.version
+                claimer = json.loads(counted.value).get("broker")
+                if split.owner is not None and claimer == split.owner.instance:
+                    parts.claimed.add(part)
+        return parts
 
     async def _changes(self, split: _Split, cursors: DividedCursors) -> list[Change]:
         """None if there is nothing to be split any more."""
@@ -268,15 +275,14 @@ class BundleSplit:
         return changes
 
 
-def _claimed(split: _Split, changes: Sequence[Change], versions: Sequence[int]) -> dict[str, int]:
-    """The parts that a commit has claimed, with the versions of their claims."""
+def _claimed(split: _Split, changes: Sequence[Change], versions: Sequence[int]) -> _Parts:
+    """The parts that a commit has made."""
     claimed = {change.path for change in changes if isinstance(change, Put) and change.ephemeral}
     by_path = dict(zip((change.path for change in changes), versions, strict=True))
-    return {
-        part: by_path[bundle_epoch_path(part)]
-        for part in split.parts
-        if bundle_owner_path(part) in claimed
-    }
+    return _Parts(
+        {part: by_path[bundle_epoch_path(part)] for part in split.parts},
+        {part for part in split.parts if bundle_owner_path(part) in claimed},
+    )
 
 
 def _gone(bundle: str) -> ClientError:

@@ -25,7 +25,7 @@ from pulsark.metadata.changes import Check
 from pulsark.metadata.paths import bundle_counted_at, bundle_epoch_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from pulsark.dispatch.brokers.counts import Reason
     from pulsark.dispatch.brokers.isolation_source import IsolationSource
@@ -238,10 +238,10 @@ class Ownership:
             if self._held.get(bundle) is held:
                 del self._held[bundle]
 
-    def divided(self, bundle: str, parts: Mapping[str, int | None]) -> None:
-        """A bundle that was leaving is no more, and some of its parts are claimed.
+    def divided(self, bundle: str, parts: Mapping[str, int], claimed: Collection[str]) -> None:
+        """A bundle that was leaving is no more, and some of its parts are ``claimed``.
 
-        ``parts``: the versions of the records that count their claims; ``None``: of no claim here.
+        ``parts``: the versions of the records that count their claims.
         """
         held = self._held.get(bundle)
         if held is None or not held.leaving or self._metadata.session.has_ended:
@@ -249,14 +249,15 @@ class Ownership:
         del self._held[bundle]
         for part, version in parts.items():
             found = self._held.get(part)
-            if found is not None and found.guard_version in (None, version):
-                continue  # a client has come for it just now, and finds that it is here
             if found is not None:
+                since = found.guard_version
+                if since is None or since >= version:
+                    continue  # a client came for it meanwhile, and finds that it is here
                 del self._held[part]  # of a former namespace of this name
-            if version is not None:
-                claimed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-                claimed.set_result(version)
-                self._held[part] = _Held(claimed, held.since)
+            if part in claimed:
+                made: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+                made.set_result(version)
+                self._held[part] = _Held(made, held.since)
                 self.gained(part)
 
     async def doubt(self, guard: Check) -> None:

@@ -206,6 +206,29 @@ async def test_a_split_that_is_not_answered_is_made_once(broker, fates, keep) ->
     assert len(boundaries(broker)) == 6
 
 
+@scenario()
+async def test_what_is_claimed_before_the_answer_comes_stays_this_brokers(broker) -> None:
+    """The split is made, and known to clients, while this broker does not know what became of it.
+
+    The halves are nobody's then. A client that comes for one has it claimed here, and its topic.
+    """
+    store = await over_shaky_store(broker)
+    client = await busy(broker)
+    store.of_splits = [Fate.UNHEARD]
+    one = broker.broker
+    splitting = asyncio.ensure_future(one.bundle_split.split(WHOLE, MIDDLE, keep=False))
+    while broker._tree.get(bundle_owner_path(WHOLE)) is not None:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    client.hang_up()
+    topic = await one.topics.load(RIGHT)
+    assert not splitting.done()
+    await splitting
+    assert one.ownership.owned() == [HALVES[1]]
+    assert await one.topics.load(RIGHT) is topic
+    assert await one.bundle_release.release(HALVES[1])
+    assert topic.closed
+
+
 @scenario(cursorHistoryMinutes=0)
 async def test_a_split_that_is_never_answered_may_be_made_and_nothing_is_lost(broker) -> None:
     store = await over_shaky_store(broker)
