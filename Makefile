@@ -7,6 +7,7 @@ HYPOTHESIS_PROFILE ?= quick
 HOURS ?= 1
 # For tests that take no time but the processor's; those with processes and a JVM run file by file.
 PARALLEL := -n auto --dist worksteal
+OF_BROKERS := tests/sim/test_several_brokers_random.py
 BY_FILE := --dist loadfile --no-loadscope-reorder # tests/conftest.py has an order
 PROTOS := $(addprefix pulsark/,wire/pulsar.proto storage/proto/cursor.proto storage/proto/bookkeeper.proto)
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
@@ -49,7 +50,8 @@ format: $(STAMP) ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
 
 sim: $(STAMP) ## crash the storage at every disk step, and a broker at random (SEED= replays, SEEDS= runs more)
-	$(BIN)/python -m pytest tests/sim -q $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/sim --ignore $(OF_BROKERS) -q $(PYTEST_ARGS)
+	SEEDS=$(or $(SEEDS),1000) $(BIN)/python -m pytest $(PARALLEL) $(OF_BROKERS) -q $(PYTEST_ARGS)
 
 planted: $(STAMP) ## plant each known bug in a copy of the sources, and see which tests notice
 	$(BIN)/python -m tests.sim.planted $(PLANTED_ARGS)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
@@ -18,120 +17,41 @@ from typing import Any
 
 from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.dispatch.topics.lookup import LookupResult
-from pulsark.errors import ClientError, MetadataRefusedError, OutcomeUnknownError, PulsarkError
-from pulsark.metadata.changes import Change, Put
-from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
-from pulsark.metadata.store import Versioned
-from pulsark.runtime import Clock
+from pulsark.errors import ClientError, PulsarkError
+from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
+from tests.sim.broker_faults import AWAY_SECONDS, BrokerFaults, ShakyStore, SlowBookie
 from tests.sim.clock import SimClock
+from tests.sim.owners import Leftovers, OwnedTree
 from tests.sim.simulation import Simulation
 from tests.support.broker_clients import BrokerInMemory, Client, Command
 from tests.support.wire_frames import publish
 
-SESSION_SECONDS = 10.0
 HOUR_MS = 3_600_000
-UNANSWERED = 0.05
-"""Part of the writes that get no answer while there are faults."""
+SETTINGS = {
+    "keepAliveIntervalSeconds": 1_000_000,
+    "managedLedgerMinLedgerRolloverTimeMinutes": 0,
+    "defaultRetentionTimeInMinutes": -1,
+    "defaultRetentionSizeInMB": -1,
+}
+ANSWER_SECONDS = 30.0
+SETTLED_SECONDS = 60
+"""So long after all faults each topic is at one broker again, whomever one asks."""
 
 
-class ShakyStore(MemoryMetadataStore):
-    """The session of one broker."""
+class SimClient(Client):
+    """Looks for answers less and less often, and not at all once its connection is closed."""
 
-    def __init__(self, tree: MemoryTree, clock: Clock, rng: random.Random) -> None:
-        self._rng = rng
-        self.part = 0.0
-        self.cut = False
-        self._back = asyncio.Event()
-        self._back.set()
-        self._is_over = False
-        """As the store knows; the broker may not."""
-        super().__init__(tree, clock, SESSION_SECONDS)
-
-    def cut_off(self) -> None:
-        """Nothing comes through from now on."""
-        self.cut = self.is_silent = True
-        self._back.clear()
-
-    def come_back(self) -> None:
-        """The network is there again; that the session is over is heard a little later."""
-        self.cut = False
-        self._back.set()
-        if self._is_over:
-            asyncio.get_running_loop().call_later(self._rng.uniform(0, 3), super().expire)
-        else:
-            self.is_silent = False
-
-    def expire(self) -> None:
-        if self.cut:
-            self._is_over = True
-            self.tree.end_session(self)
-        elif not self._is_over:
-            super().expire()
-
-    async def get(self, path: str) -> Versioned | None:
-        await self._reach()
-        return await super().get(path)
-
-    async def children(self, path: str) -> list[str]:
-        await self._reach()
-        return await super().children(path)
-
-    async def next_id(self, path: str) -> int:
-        await self._reach()
-        return await super().next_id(path)
-
-    async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
-        await self._reach()
-        if self._is_over and any(isinstance(c, Put) and c.ephemeral for c in changes):
-            raise MetadataRefusedError("the session is over")
-        if self._rng.random() >= self.part:
-            return await super().commit(changes)
-        fate = self._rng.choice(("never", "done", "late"))
-        if fate == "late":
-            await asyncio.sleep(0)
-            asyncio.get_running_loop().call_later(
-                self._rng.uniform(0, 2), lambda: asyncio.ensure_future(self._late(changes))
-            )
-        elif fate == "done":
-            with suppress(PulsarkError):
-                await super().commit(changes)
-        raise OutcomeUnknownError("the store did not answer")
-
-    async def _late(self, changes: Sequence[Change]) -> None:
-        with suppress(PulsarkError):
-            await super().commit(changes)
-
-    def watch(
-        self, prefix: str, changed: Callable[[str], None], missed: Callable[[], None]
-    ) -> Callable[[], None]:
-        active = True
-
-        def late(path: str) -> None:
-            if self.cut or (self.part and self._rng.random() < self.part):
-                asyncio.get_running_loop().call_later(
-                    self._rng.uniform(0, 3), lambda: missed() if active else None
-                )
-            else:
-                asyncio.get_running_loop().call_later(
-                    self._rng.uniform(0, 0.05), lambda: changed(path) if active else None
-                )
-
-        end = super().watch(prefix, late, missed)
-
-        def ended() -> None:
-            nonlocal active
-            active = False
-            end()
-
-        return ended
-
-    async def _reach(self) -> None:
-        """While it is cut off, a request waits, or fails at once."""
-        if self.cut:
-            if self._rng.random() < 0.5:
-                raise OutcomeUnknownError("the store does not answer")
-            await self._back.wait()
+    async def take(self, *types: int, seconds: float = 1.0) -> pb.BaseCommand:
+        loop = asyncio.get_running_loop()
+        end, pause = loop.time() + seconds, 0.0005
+        while True:
+            with suppress(TimeoutError):
+                return await super().take(*types, seconds=0.0)
+            if loop.time() >= end or self.transport.closed:
+                raise TimeoutError(f"no {types} among {self.answers}")
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, 0.25)
 
 
 class Brokers:
@@ -139,9 +59,19 @@ class Brokers:
 
     def __init__(self, sim: Simulation, seed: int, number: int, topics: int) -> None:
         self.rng = random.Random(seed)
-        self._first = BrokerInMemory(sim, keepAliveIntervalSeconds=1_000_000)
+        self.faults = BrokerFaults.drawn(self.rng)
+        self._first = BrokerInMemory(
+            sim,
+            managedLedgerMaxEntriesPerLedger=self.rng.choice((2, 5, 1000)),
+            brokerDeduplicationEnabled=self.rng.random() < 0.5,
+            **SETTINGS,
+        )
+        self.bookie = SlowBookie(random.Random(self.rng.random()), self.faults.slow_bookie)
+        self.tree = OwnedTree()
+        self.tree.on_owners = self.check_owners
+        self._first._tree, self._first.bookie = self.tree, self.bookie
+        self._leftovers = Leftovers(sim.loop.time)
         self.nodes: list[BrokerInMemory] = []
-        self.faulty = False
         self.topics = [
             TopicName.parse(f"persistent://public/default/t{number}") for number in range(topics)
         ]
@@ -169,12 +99,14 @@ class Brokers:
         clock = SimClock(shared.loop)
         node._runtime = replace(node._runtime, clock=clock)
         self.clocks[place] = clock
-        self.step_clock(place)
-        node.metadata = store = ShakyStore(node._tree, clock, random.Random(self.rng.random()))
-        node.broker = node._new_broker()
+        if self.faults.weights["clock"]:
+            self.step_clock(place)
+        node.metadata = store = ShakyStore(self.tree, clock, random.Random(self.rng.random()))
+        node.broker = store.broker = node._new_broker()
+        self._leftovers.watch_loads(node.broker)
         node.broker.deletion._elsewhere = lambda: None  # no HTTP: clients ask the owner
         await node.broker.start(ServiceUrls(f"pulsar://b{place}:1", f"http://b{place}:2"))
-        store.part = UNANSWERED if self.faulty else 0.0
+        store.faults = self.faults
         return node
 
     def step_clock(self, place: int) -> None:
@@ -186,11 +118,22 @@ class Brokers:
         assert isinstance(store, ShakyStore)
         return store
 
-    def set_faulty(self, faulty: bool) -> None:
-        """Whether answers of writes are lost from now on."""
-        self.faulty = faulty
+    def end_faults(self) -> None:
+        """From now on all answers are heard."""
+        self.faults = self.faults.over()
+        self.bookie.seconds = 0.0
         for place in range(len(self.nodes)):
-            self.store(place).part = UNANSWERED if faulty else 0.0
+            self.store(place).faults = self.faults
+            self.store(place).come_back()
+
+    async def cut_off(self, place: int) -> None:
+        """Let a broker hear nothing of the store for a while."""
+        await self.store(place).cut_off(self.rng.choice(AWAY_SECONDS))
+
+    def end_session(self, place: int) -> None:
+        """The store ends a session, and says so: of a broker that cannot hear it, only in time."""
+        if not self.store(place).cut:
+            self.store(place).expire()
 
     async def restart(self, place: int, *, killed: bool) -> None:
         """Another process takes a broker's place."""
@@ -227,8 +170,10 @@ class Brokers:
     def place_of(self, found: LookupResult) -> int:
         return int(found.broker_id.removeprefix("b").partition(":")[0])
 
-    async def publish(self, place: int, name: TopicName, *, blindly: bool = False) -> None:
-        """One entry by a client of its own, which gives up when anything goes wrong.
+    async def publish(
+        self, place: int, name: TopicName, *, blindly: bool = False, often: int = 1
+    ) -> None:
+        """Some entries by a client of its own, which gives up when anything goes wrong.
 
         ``blindly``: it asks nobody, as one that knows the owner from before.
         """
@@ -236,20 +181,26 @@ class Brokers:
         with suppress(PulsarkError, TimeoutError):
             if not blindly:
                 place = self.place_of((await self.ask(place, name))[1])
-            client = Client(self.nodes[place])
+            client = SimClient(self.nodes[place])
             self._number += 1
-            payload = b"%d" % self._number
+            producer = f"p{self._number}"
             try:
-                success = await client.open_producer(str(name), f"p{self._number}", seconds=30)
+                success = await client.open_producer(str(name), producer, seconds=ANSWER_SECONDS)
                 if isinstance(success, int):
                     return
-                client.send_bytes(publish(1, 0, payload))
-                kinds = Command.SEND_RECEIPT, Command.SEND_ERROR, Command.CLOSE_PRODUCER
-                answer = await client.take(*kinds, seconds=30)
-                stays = name != self.brief or begun == self._deletions
-                if answer.type == Command.SEND_RECEIPT and stays:
-                    found_id = answer.send_receipt.message_id
-                    self.confirmed[name][found_id.ledgerId, found_id.entryId] = payload
+                for number in range(often):
+                    if number:
+                        await asyncio.sleep(self.rng.choice((0.0, 0.01, 0.3, 2.0)))
+                    self._number += 1
+                    payload = b"%d" % self._number
+                    client.send_bytes(publish(1, number, payload))
+                    kinds = Command.SEND_RECEIPT, Command.SEND_ERROR, Command.CLOSE_PRODUCER
+                    answer = await client.take(*kinds, seconds=ANSWER_SECONDS)
+                    if answer.type != Command.SEND_RECEIPT:
+                        return
+                    if name != self.brief or begun == self._deletions:
+                        found_id = answer.send_receipt.message_id
+                        self.confirmed[name][found_id.ledgerId, found_id.entryId] = payload
             finally:
                 client.hang_up()
 
@@ -268,7 +219,7 @@ class Brokers:
     async def acknowledge(self, place: int, name: TopicName) -> None:
         """Some of what there is, by a consumer of its own."""
         with suppress(PulsarkError, TimeoutError):
-            client = Client(self.nodes[self.place_of((await self.ask(place, name))[1])])
+            client = SimClient(self.nodes[self.place_of((await self.ask(place, name))[1])])
             try:
                 if await client.subscribe(str(name), "work") != 0:
                     return
@@ -279,7 +230,7 @@ class Brokers:
                     command = client.ack_command(position)
                     command.ack.request_id = 1_000_000
                     client.send(command)
-                    answer = await client.take(Command.ACK_RESPONSE, seconds=30)
+                    answer = await client.take(Command.ACK_RESPONSE, seconds=ANSWER_SECONDS)
                     if not answer.ackResponse.HasField("error"):
                         self.acknowledged[name].add(position)
             finally:
@@ -314,7 +265,8 @@ class Brokers:
     # -- what is checked ---
 
     def check_owners(self) -> None:
-        """No topic is two brokers' at any moment, or in two bundles."""
+        """No topic is two brokers' at any moment, or in two bundles, and none is kept for long."""
+        self._leftovers.look(self.tree, [self.store(place) for place in range(len(self.nodes))])
         owned = sorted(
             (*(int(edge, 16) for edge in bundle.rpartition("/")[2].split("_")), place)
             for place, node in enumerate(self.nodes)
@@ -326,9 +278,7 @@ class Brokers:
 
     async def check(self) -> None:
         """Once all faults are over: all brokers say the same, and nothing confirmed is gone."""
-        self.set_faulty(False)
-        for place in range(len(self.nodes)):
-            self.store(place).come_back()
+        self.end_faults()
         await asyncio.sleep(4)
         for place, node in enumerate(self.nodes):
             if node.metadata.session.has_ended:
@@ -337,20 +287,25 @@ class Brokers:
         self.check_owners()
         assert len({node.broker.settings.maxTenants for node in self.nodes}) == 1
         for name in self.confirmed:
-            answers = [await self._settled(place, name) for place in range(len(self.nodes))]
+            places = self.rng.sample(range(len(self.nodes)), len(self.nodes))
+            for _ in range(SETTLED_SECONDS):
+                answers = [await self._settled(place, name) for place in places]
+                if len({found.broker_id for found in answers}) == 1:
+                    break
+                await asyncio.sleep(1)  # it moves just now, for a policy
             assert len({found.broker_id for found in answers}) == 1, f"{name}: {answers}"
             await self._check_entries(self.nodes[self.place_of(answers[0])], name)
         self.check_owners()
 
     async def _settled(self, place: int, name: TopicName) -> LookupResult:
-        for _ in range(60):
+        for _ in range(SETTLED_SECONDS):
             with suppress(ClientError):
                 return (await self.ask(place, name))[1]
             await asyncio.sleep(1)
         raise AssertionError(f"{name} is nobody's")
 
     async def _check_entries(self, node: BrokerInMemory, name: TopicName) -> None:
-        client = Client(node)
+        client = SimClient(node)
         assert await client.subscribe(str(name), "check") == 0
         await asyncio.sleep(1)
         found = {

@@ -10,12 +10,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import Context
 from typing import Any
 
 CLOCK_RESOLUTION = 1e-9
 MAX_ITERATIONS = 5_000_000
+ENDS_MAX = 100
+"""So often a coroutine may wait on its way out."""
 
 
 class Stalled(Exception):
@@ -71,23 +75,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def abandon(self) -> None:
         """Forget every task and timer, as the death of the process does."""
-        for task in asyncio.all_tasks(self):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            coroutine = task.get_coro()
-            # Of an async generator that is being closed it is something else.
-            if (
-                inspect.iscoroutine(coroutine)
-                and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
-            ):
-                coroutine.close()
+        tasks = asyncio.all_tasks(self)
         self._ready.clear()  # type: ignore[attr-defined]
         self._scheduled.clear()  # type: ignore[attr-defined]
         self.set_exception_handler(lambda _loop, _context: None)
         if not self.is_closed():
             self.close()
-        # What is left asks for this when its memory is freed.
+        # What is left asks for this when it is ended, or when its memory is freed.
         self.call_soon = self._never  # type: ignore[method-assign, assignment]
         self.call_at = self._never_at  # type: ignore[method-assign, assignment]
+        for task in tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            coroutine = task.get_coro()
+            if inspect.iscoroutine(coroutine):  # of an async generator it is something else
+                _end(coroutine)
 
     def _never(
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
@@ -108,3 +109,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def run_in_executor(self, *_: Any) -> Any:  # type: ignore[override]
         """Refused: a real thread would make the run depend on the machine."""
         raise NotImplementedError("real threads are not simulated: use Runtime.new_worker")
+
+
+def _end(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Let a coroutine come to its end here: else it does so when its memory is freed, at any time.
+
+    One that waits on its way out is ended there, again. What it begins is never run.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for _ in range(ENDS_MAX):
+            with suppress(BaseException):
+                coroutine.close()
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED:
+                break

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import functools
+import gc
 import random
 import sys
 from collections.abc import AsyncIterator
@@ -287,24 +288,33 @@ def test_a_process_may_die_while_an_async_generator_is_being_closed() -> None:
     assert sim.loop.is_closed()
 
 
-def test_what_is_left_of_a_dead_process_asks_its_loop_for_nothing(
+def test_what_is_left_of_a_dead_process_ends_with_it_and_asks_its_loop_for_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its coroutines are closed when their memory is freed, after the loop was."""
+    """Also what waits on its way out: else it would end when its memory is freed, at any time."""
     noise: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", noise.append)
     ended: list[str] = []
     with Simulation() as sim:
+        loop = sim.loop
+
+        async def begun() -> None:
+            ended.append("what it begins")
 
         async def waits() -> None:
-            future = asyncio.get_running_loop().create_future()
+            future = loop.create_future()
             future.add_done_callback(lambda _: ended.append("a callback"))
             try:
                 await asyncio.sleep(60)
             finally:
                 future.set_result(None)
-                asyncio.get_running_loop().call_later(1, ended.append, "a timer")
+                loop.call_later(1, ended.append, "a timer")
                 ended.append("the end")
+                try:
+                    await asyncio.sleep(0)
+                finally:
+                    ended.append("the end of that")
+                    asyncio.create_task(begun())  # noqa: RUF006
 
         async def main() -> asyncio.Task[None]:
             task = asyncio.create_task(waits())
@@ -312,9 +322,8 @@ def test_what_is_left_of_a_dead_process_asks_its_loop_for_nothing(
             return task
 
         task = sim.run(main())
-    loop = sim.loop
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    coroutine: Any = task.get_coro()
-    coroutine.close()
-    assert ended == ["the end"]
+    assert ended == ["the end", "the end of that"]
+    del task
+    gc.collect()
+    assert ended == ["the end", "the end of that"]
     assert not noise
