@@ -186,7 +186,7 @@ def backlog(broker: Standalone) -> int:
         pytest.param(2, Standalone, 1, id="two"),
         pytest.param(100, Standalone, 1, id="hundred", marks=pytest.mark.chaos),
         pytest.param(60, Standalone, 3, id="sixty-at-three-brokers", marks=pytest.mark.chaos),
-        pytest.param(30, LocalCluster, 2, id="thirty-at-a-cluster", marks=pytest.mark.chaos),
+        pytest.param(20, LocalCluster, 2, id="twenty-at-a-cluster", marks=pytest.mark.chaos),
     ],
 )
 def test_each_message_is_there_once_and_in_order(
