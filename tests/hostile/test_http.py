@@ -166,7 +166,7 @@ def test_a_body_that_ends_early_leaves_no_trace(open_socket: Callable[[], socket
 # -- every route -------------------------------------------------------------------------------
 
 SLOTS = {"tenant": "public", "namespace": "attacked", "topic": "over-http", "subscription": "s"}
-OPEN = {("GET", "/metrics")}
+OPEN = {("GET", "/metrics"), ("GET", "/status.html")}
 
 
 @pytest.fixture(scope="module")
