@@ -33,7 +33,7 @@ demo: $(STAMP) .cache/jars.ok ## the flights of 2013 through a topic into a Spar
 
 test: $(STAMP) .cache/jars.ok ## everything that CI runs, in under 20 minutes
 	$(BIN)/python -m pytest -m 'not chaos' $(PARALLEL) tests/unit tests/contracts tests/sim tests/scripts $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m 'not chaos' -n 2 $(BY_FILE) tests/integration tests/hostile tests/fuzz $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not chaos' -n 3 $(BY_FILE) tests/integration tests/hostile tests/fuzz $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m 'not chaos' -n 2 $(BY_FILE) tests/spark $(PYTEST_ARGS)
 
 lint: $(STAMP) ## format, lint, types and dead code
