@@ -56,7 +56,7 @@ class Following:
         """``renewing`` makes the client of the thread that keeps a claim."""
         self._subscription = subscription
         self._admin = admin
-        self._claim = _Claim(subscription, renewing)
+        self._claim = Claim(subscription, renewing)
         self._created: set[str] = set()
         self._acknowledged: dict[str, MessageId] = {}
         self._under_way: _Task | None = None
@@ -207,7 +207,7 @@ def read_through(read: MessageId) -> MessageId:
     return read if read.batch_index < 0 else MessageId(read.ledger_id, read.entry_id - 1)
 
 
-class _Claim:
+class Claim:
     """What a query has of a subscription, kept alive by a thread."""
 
     def __init__(self, subscription: str | None, renewing: Callable[[], SparkAdmin]) -> None:
