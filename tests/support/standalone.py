@@ -4,12 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+
+def ports_of_several_brokers() -> tuple[int, int, int]:
+    """Ports for all brokers to share, with room above them for each broker's own.
+
+    Those that the kernel gives may lie so that two of the brokers' own are one, and a restart,
+    which needs the same ports again, is refused. These are below what the kernel gives anybody.
+    """
+    while True:
+        first = random.randrange(10_000, 32_000, 100)
+        try:
+            for port in range(first, first + 100):
+                with socket.create_server(("127.0.0.1", port)):
+                    pass
+        except OSError:
+            continue
+        return first, first + 1, first + 2
 
 
 class Standalone:
@@ -64,6 +83,8 @@ class Standalone:
         """Start and wait until it is ready."""
         ready = self.data_dir / f"{self.COMMAND}.json"
         ready.unlink(missing_ok=True)
+        if self._ports == (0, 0, 0) and (self.COMMAND == "cluster" or "--brokers" in self._args):
+            self._ports = ports_of_several_brokers()
         broker, web, flight = self._ports
         environment = {**os.environ, **self._env}
         command = [
