@@ -19,6 +19,7 @@ from pulsark.storage.bookkeeper.ledger_store import BookKeeperCluster, BookKeepe
 from pulsark.storage.bookkeeper.limits import ClientSettings
 from pulsark.storage.bookkeeper.paths import CLUSTER
 from pulsark.storage.bookkeeper.registry import BookieRegistry
+from pulsark.storage.bookkeeper.same_cluster import check_same_cluster
 from pulsark.storage.bookkeeper.went_back import check_not_older
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ async def open_bookkeeper(
     cleanup: contextlib.AsyncExitStack,
 ) -> BookKeeperStorage:
     """Connect; ``cleanup`` closes what was opened. ``MetadataError``, also if ZooKeeper is older
-    than the bookies."""
+    than the bookies; ``ConfigError`` if these are not the cluster that ``metadata`` knows."""
     address = address_of(settings)
     # Its own session: BookKeeper may be in another ensemble than the metadata store.
     zookeeper = await LastingNodes.connect(
@@ -75,6 +76,7 @@ async def open_bookkeeper(
         )
     )
     cleanup.push_async_callback(zookeeper.close)
+    await check_same_cluster(metadata, zookeeper, address.root, str(address))
     keys = LedgerKeys()
     seconds = float(settings.bookkeeperClientTimeoutInSeconds)
     client = ClientSettings(add_seconds=seconds, read_seconds=seconds)

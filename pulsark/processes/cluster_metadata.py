@@ -13,11 +13,13 @@ from pulsark.processes.joined_metadata import join_metadata
 from pulsark.runtime import Runtime
 from pulsark.storage.bookkeeper.cluster import new_cluster
 from pulsark.storage.bookkeeper.paths import INSTANCE_ID
+from pulsark.storage.bookkeeper.same_cluster import check_same_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pulsark.config.settings import Settings
+    from pulsark.metadata.zookeeper.address import ZooKeeperAddress
 
 
 async def initialize_cluster(
@@ -31,27 +33,30 @@ async def initialize_cluster(
 
     ``existing_bookkeeper``: it must be there, else ``ConfigError``.
     """
-    runtime = Runtime()
-    said = await _bookkeeper(settings, runtime, existing=existing_bookkeeper)
-    store = await join_metadata(settings, "", runtime, create=True)
-    try:
-        return said + await initialize_metadata(store, runtime, settings.clusterName, urls, bundles)
-    finally:
-        await store.close()
-
-
-async def _bookkeeper(settings: Settings, runtime: Runtime, *, existing: bool) -> list[str]:
-    address = address_of(settings)
+    runtime, address = Runtime(), address_of(settings)
     zookeeper = await ZooKeeperClient.connect(replace(address, root=""), runtime.clock)
     try:
-        if await zookeeper.get(f"{address.root}/{INSTANCE_ID}") is not None:
-            return []
-        if existing:
-            raise ConfigError(
-                f"there is no BookKeeper at {address}. With --bookkeeper-metadata-service-uri "
-                "instead of --existing-bk-metadata-service-uri it is made there"
-            )
-        await new_cluster(zookeeper, address.root)
+        said = await _bookkeeper(zookeeper, address, existing=existing_bookkeeper)
+        store = await join_metadata(settings, "", runtime, create=True)
+        try:
+            await check_same_cluster(store, zookeeper, address.root, str(address))
+            cluster = settings.clusterName
+            return said + await initialize_metadata(store, runtime, cluster, urls, bundles)
+        finally:
+            await store.close()
     finally:
         await zookeeper.close()
+
+
+async def _bookkeeper(
+    zookeeper: ZooKeeperClient, address: ZooKeeperAddress, *, existing: bool
+) -> list[str]:
+    if await zookeeper.get(f"{address.root}/{INSTANCE_ID}") is not None:
+        return []
+    if existing:
+        raise ConfigError(
+            f"there is no BookKeeper at {address}. With --bookkeeper-metadata-service-uri "
+            "instead of --existing-bk-metadata-service-uri it is made there"
+        )
+    await new_cluster(zookeeper, address.root)
     return [f"BookKeeper's nodes below {address}"]
