@@ -75,6 +75,14 @@ class StorageSettings(QuotaSettings):
         ge=1,
         le=600,
     )
+    bookkeeperClientSpeculativeReadTimeoutInMillis: int = setting(
+        1000,
+        "ms",
+        "A bookie that has not answered a read for so long is asked last for a while, and another "
+        "one beside it; 0: only bookies that fail are",
+        ge=0,
+        le=600_000,
+    )
     metadataStoreOperationTimeoutSeconds: int = setting(
         30, "s", "A write of the metadata store that takes longer fails", ge=1, le=3600
     )

@@ -118,6 +118,7 @@ class ServedBroker:
             tables,
             store=stored.ledgers,
             places=stored.fleet,
+            patience=settings.bookkeeperClientSpeculativeReadTimeoutInMillis / 1000,
         )
         self.broker = Broker(settings, runtime, stored.metadata, ledgers, tables)
         if stored.fleet is not None:

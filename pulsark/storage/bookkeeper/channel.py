@@ -196,7 +196,7 @@ class Channel(asyncio.Protocol):
             if not future.done() and self._loop.time() - due > STALL_SECONDS:
                 await asyncio.wait((future,), timeout=STALL_SECONDS)
         except asyncio.CancelledError:
-            future.cancel()
+            self._await_alone(future, due)
             raise
         if future.done():
             return future.result()
@@ -204,6 +204,24 @@ class Channel(asyncio.Protocol):
         error = self._silent(seconds)
         self.fail(error)
         raise error
+
+    def _await_alone(self, future: asyncio.Future[T], due: float) -> None:
+        """Its caller went, maybe to another bookie: one that is silent is given up all the same."""
+        watch = self._loop.call_at(due, self._overdue, future, due)
+
+        def answered(future: asyncio.Future[T]) -> None:
+            watch.cancel()
+            future.exception()  # nobody else asks for it
+
+        future.add_done_callback(answered)
+
+    def _overdue(self, future: asyncio.Future[T], due: float, again: bool = False) -> None:
+        if future.done():
+            return
+        if self._loop.time() - due > STALL_SECONDS and not again:
+            self._loop.call_later(STALL_SECONDS, self._overdue, future, due, True)
+        else:
+            self.fail(self._silent(self._settings.read_seconds))
 
     def _has_room_for(self, run: _Run) -> bool:
         return not self._sent_entries or (

@@ -9,7 +9,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from pulsark.errors import StorageError
-from pulsark.storage.ledger.placement import Failures, OnePlace, first_failure, spread
+from pulsark.storage.ledger.placement import (
+    SLOW_SECONDS,
+    Failures,
+    OnePlace,
+    first_failure,
+    spread,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,6 +45,8 @@ class LedgerBookies:
         self._runtime = runtime
         self._places: Places = OnePlace() if places is None else places
         self._failures: dict[str, Failures] = {}
+        self._slow: dict[str, float] = {}
+        """Until when bookies are read last."""
 
     def get(self, bookie_id: str) -> Bookie:
         """The bookie of that name; ``StorageError`` if it is not there now."""
@@ -101,6 +109,20 @@ class LedgerBookies:
             return True
         failures = self._failures.get(bookie_id)
         return failures is not None and self._runtime.clock.monotonic() < failures.until
+
+    def was_slow(self, bookie_id: str) -> None:
+        """A read from it took long. That says nothing of writes, which take turns elsewhere."""
+        self._slow[bookie_id] = self._runtime.clock.monotonic() + SLOW_SECONDS
+
+    def is_slow(self, bookie_id: str) -> bool:
+        """Whether a read from it took long lately."""
+        until = self._slow.get(bookie_id)
+        if until is None:
+            return False
+        if self._runtime.clock.monotonic() < until:
+            return True
+        del self._slow[bookie_id]
+        return False
 
     def on_lost(self, listener: Callable[[str], None]) -> None:
         """Call ``listener(bookie_id)`` when a bookie is gone, where that is known."""

@@ -11,7 +11,6 @@ from pulsark.errors import (
     BadVersionError,
     EntrySealedError,
     LedgerFencedError,
-    MetadataError,
     NoSuchEntryError,
     NoSuchLedgerError,
     OwnershipLostError,
@@ -19,8 +18,9 @@ from pulsark.errors import (
 )
 from pulsark.storage.bookie.bookie import Bookie, LedgerTail
 from pulsark.storage.bookie.records import is_lost
-from pulsark.storage.ledger.answers import consecutive, gravest, is_absent
+from pulsark.storage.ledger.answers import is_absent
 from pulsark.storage.ledger.bookies import LedgerBookies, Shortage
+from pulsark.storage.ledger.copies import PATIENCE_SECONDS, Copies
 from pulsark.storage.ledger.metadata import (
     Ensemble,
     LedgerConfig,
@@ -34,7 +34,7 @@ from pulsark.storage.ledger.store import LedgerStore, MetadataLedgerStore
 from pulsark.storage.ledger.writer import LedgerListener, LedgerWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
@@ -59,7 +59,9 @@ class LedgerManager:
     """Creates, reads, recovers and deletes ledgers over a metadata store and bookies.
 
     ``store``: where the metadata of ledgers are, if not in the metadata store. ``places``: which
-    of the bookies can be written, and their racks, if that makes a difference.
+    of the bookies can be written, and their racks, if that makes a difference. ``patience``: the
+    seconds
+    after which a read that a bookie has not answered asks another one, too; 0 for never.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class LedgerManager:
         *,
         store: LedgerStore | None = None,
         places: Places | None = None,
+        patience: float = PATIENCE_SECONDS,
     ) -> None:
         self._sealed = sealed
         self._in_table = None if sealed is None else SealedThrough(sealed)
@@ -83,6 +86,7 @@ class LedgerManager:
         self.open_ledgers = OpenLedgers()
         self._bookies.on_lost(self.open_ledgers.bookie_lost)
         self._closed = ClosedLedgers()
+        self._copies = Copies(metadata, self._store, self._bookies, self._closed, patience)
 
     def over(self, metadata: MetadataStore) -> LedgerManager:
         """The same ledgers; what is written of them goes to a view of the metadata store."""
@@ -235,7 +239,7 @@ class LedgerManager:
                 raise EntrySealedError(f"{ledger_id}:{first} is not in its table: {e}") from e
         last = min(last, metadata.ensemble_at(first)[1])
         try:
-            return await self._read_copies(metadata, first, last, max_bytes)
+            return await self._copies.read(metadata, first, last, max_bytes)
         except StorageError as e:
             if self._sealed is None:
                 raise
@@ -260,7 +264,7 @@ class LedgerManager:
             return None
         ensemble, ensemble_end = metadata.ensemble_at(first)
         last = min(last, end, ensemble_end)
-        for bookie_id in self._in_order(metadata, ensemble, first):
+        for bookie_id in self._copies.in_order(metadata, ensemble, first):
             if self._bookies.is_suspect(bookie_id):
                 continue
             found = await self._bookies.get(bookie_id).excerpt(ledger_id, first, last)
@@ -368,107 +372,6 @@ class LedgerManager:
         if metadata.is_closed:
             return metadata, metadata.last_entry_id
         return metadata, confirmed if confirmed >= 0 else await self._bookies.stored_end(metadata)
-
-    async def _read_copies(
-        self, metadata: LedgerMetadata, first: int, last: int, max_bytes: int
-    ) -> Entries:
-        """From bookies; those that the metadata name now, if none of those that were known does."""
-        ensemble, _ = metadata.ensemble_at(first)
-        if metadata.config.ensemble_size > metadata.config.write_quorum and last > first:
-            found = await self._read_striped(metadata, ensemble, first, last, max_bytes)
-            if found:
-                return found
-        try:
-            return await self._read_any_copy(metadata, ensemble, first, last, max_bytes)
-        except StorageError:
-            repaired = await self._repaired(metadata)
-            if repaired is None:
-                raise
-        return await self._read_copies(repaired, first, last, max_bytes)
-
-    async def _repaired(self, known: LedgerMetadata) -> LedgerMetadata | None:
-        """A ledger whose copies are on other bookies by now.
-
-        Also one that is written here: auto-recovery repairs all its ensembles but the last.
-        """
-        try:
-            stored = await self._store.get(known.ledger_id)
-        except MetadataError:
-            return None
-        if stored is None or stored.metadata.ensembles in (known.ensembles, ()):
-            return None
-        return self._closed.remember(stored.metadata)
-
-    async def _read_any_copy(
-        self,
-        metadata: LedgerMetadata,
-        ensemble: Ensemble,
-        first: int,
-        last: int,
-        max_bytes: int,
-    ) -> Entries:
-        ledger_id, errors = metadata.ledger_id, []
-        for bookie_id in self._in_order(metadata, ensemble, first):
-            try:
-                bookie = self._bookies.get(bookie_id)
-                found = consecutive(await bookie.read(ledger_id, first, last, max_bytes), first)
-            except StorageError as e:
-                errors.append(await self._unless_lost(bookie_id, e))
-                continue
-            if found:
-                return found
-            errors.append(NoSuchEntryError(f"{bookie_id} does not hold {ledger_id}:{first}"))
-        raise gravest(errors)
-
-    async def _unless_lost(self, bookie_id: str, error: StorageError) -> StorageError:
-        """Why a bookie could not be read; one that is lost for good has no entry any more."""
-        if bookie_id in self._bookies:
-            return error
-        try:
-            lost = await is_lost(bookie_id, self._metadata)
-        except MetadataError:
-            return error
-        return NoSuchEntryError(f"bookie {bookie_id} is lost for good") if lost else error
-
-    def _in_order(
-        self, metadata: LedgerMetadata, ensemble: Ensemble, entry_id: int
-    ) -> Sequence[str]:
-        """The holders of an entry, those that failed lately last.
-
-        Ledgers start with different holders, which spreads reads, and each with one, which
-        keeps them sequential.
-        """
-        holders = metadata.holders(ensemble, entry_id)
-        if len(holders) == 1:
-            return holders
-        start = metadata.ledger_id % metadata.config.ensemble_size
-        slots = {name: index for index, name in enumerate(ensemble.bookies)}
-        size = len(ensemble.bookies)
-        return sorted(
-            holders, key=lambda name: (self._bookies.is_suspect(name), (slots[name] - start) % size)
-        )
-
-    async def _read_striped(
-        self,
-        metadata: LedgerMetadata,
-        ensemble: Ensemble,
-        first: int,
-        last: int,
-        max_bytes: int,
-    ) -> Entries:
-        """What the fewest bookies that together hold all entries have, merged; may be empty."""
-        config = metadata.config
-        names = ensemble.bookies[:: config.write_quorum]
-        merged: dict[int, bytes] = {}
-        for name in names:
-            try:
-                found = await self._bookies.get(name).read(
-                    metadata.ledger_id, first, last, max(max_bytes // len(names), 1)
-                )
-            except StorageError:
-                continue  # the entries it lacks end the run; another copy serves those
-            merged.update(found)
-        return consecutive(sorted(merged.items()), first)
 
 
 @contextmanager

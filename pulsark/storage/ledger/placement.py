@@ -20,6 +20,9 @@ SUSPECT_SECONDS: Final = 30.0
 QUARANTINE_SECONDS_MAX: Final = 1800.0
 """The same for one that failed again and again. After so long without a failure all is forgiven."""
 
+SLOW_SECONDS: Final = 30.0
+"""Time for which a bookie that was slow to answer a read is asked behind the others."""
+
 
 class Places(Protocol):
     """What a cluster knows of its bookies beyond that they are there."""

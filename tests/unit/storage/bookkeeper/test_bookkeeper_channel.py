@@ -294,6 +294,27 @@ def test_a_read_without_an_answer_ends_the_connection() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_read_that_nobody_waits_for_any_more_still_has_to_be_answered(answered: bool) -> None:
+    """Callers leave a silent bookie for another one, and would never find out else."""
+
+    async def scenario(peer: Peer) -> None:
+        read = peer.read(0)
+        await asyncio.sleep(1)
+        read.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await read
+        await asyncio.sleep(1)
+        if answered:
+            peer.answer_read(7, 0, b"late")
+        await asyncio.sleep(0.9)
+        assert not peer.aborted
+        await asyncio.sleep(0.2)
+        assert peer.aborted is not answered
+
+    run(scenario)
+
+
 def test_draining_waits_for_earlier_adds_of_the_ledger_only() -> None:
     async def scenario(peer: Peer) -> None:
         await peer.channel.drained(7)
