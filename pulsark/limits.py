@@ -228,6 +228,9 @@ PEER_ANSWER_BYTES_MAX = 32 << 20
 HTTP_CLOSE_SECONDS = 2.0
 """Time for requests under way to end when the process stops."""
 
+HTTP_LAST_SECONDS = 1.0
+"""The same for those that are told that it is too late."""
+
 SHOWN_PAYLOAD_BYTES_MAX = 16 << 20
 """Largest decompressed payload that the admin API shows: it is rendered on the event loop."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
-from pulsark.limits import HTTP_CLOSE_SECONDS, HTTP_HEAD_BYTES_MAX
+from pulsark.limits import HTTP_CLOSE_SECONDS, HTTP_HEAD_BYTES_MAX, HTTP_LAST_SECONDS
 
 if TYPE_CHECKING:
     from uvicorn import Config
@@ -25,10 +25,11 @@ def load(broker: Broker, stats: Stats) -> Config:
     import uvicorn
 
     from pulsark.admin.app import build_app
+    from pulsark.admin.http.stopping import Stopping
     from pulsark.admin.timed_connection import TimedConnection
 
     config = uvicorn.Config(
-        build_app(broker, stats),
+        Stopping(build_app(broker, stats)),
         http=TimedConnection,
         ws="none",
         lifespan="off",
@@ -70,11 +71,14 @@ class Http:
         return cast("H11Protocol", new(self._config, self._state, state))
 
     async def close(self) -> None:
-        """Close idle connections at once, others when their response is out."""
+        """Close idle connections at once, others when their response is out, or it is too late."""
         for connection in list(self._state.connections):
             shutdown: Any = connection.shutdown
             shutdown()
         if self._state.tasks:
             await asyncio.wait(list(self._state.tasks), timeout=HTTP_CLOSE_SECONDS)
-        for task in list(self._state.tasks):
+        late = list(self._state.tasks)
+        for task in late:
             task.cancel()
+        if late:  # so that they can say so
+            await asyncio.wait(late, timeout=HTTP_LAST_SECONDS)

@@ -177,6 +177,40 @@ def test_a_client_that_does_not_read_its_answer_loses_its_connection(
     on_port(check)
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_request_that_waits_when_the_broker_stops_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, begun: bool
+) -> None:
+    """As for a metadata store that does not answer: what became of its change is not known."""
+    monkeypatch.setattr("pulsark.admin.uvicorn_app.HTTP_CLOSE_SECONDS", 0)
+
+    async def check(port: int, server: AdminServer) -> None:
+        waiting = asyncio.Event()
+
+        async def app(self: object, scope: Any, receive: Any, send: Any) -> None:
+            if begun:
+                head = {"type": "http.response.start", "status": 200, "headers": []}
+                await send(head)
+            waiting.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(RawPaths, "__call__", app)
+        reader, writer = await connect(port)
+        writer.write(GET)
+        await waiting.wait()
+        await server.close()
+        answer = await reader.read()
+        writer.close()
+        assert (b" 503 " in answer, b"this broker stops" in answer) == (not begun, not begun)
+
+    on_port(check)
+    told = [record for record in caplog.records if record.name.startswith("pulsark.admin")]
+    assert [record.getMessage() for record in told] == [
+        "GET /admin/v2/clusters is not answered: this broker stops"
+    ]
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 def test_a_header_does_not_say_where_a_request_comes_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
