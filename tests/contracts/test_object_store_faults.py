@@ -13,7 +13,11 @@ import pytest
 from pulsark.runtime import SystemClock
 from pulsark.storage.roots.object_files import PART_BYTES, ObjectFiles
 from pulsark.storage.roots.options import ObjectStoreOptions, read_credentials
-from pulsark.storage.roots.store_pause import ObjectStoreError, PausedStoreError
+from pulsark.storage.roots.store_pause import (
+    DeniedStoreError,
+    ObjectStoreError,
+    PausedStoreError,
+)
 from tests.contracts.test_root_files import content, written
 from tests.contracts.test_root_files import store as store
 from tests.support.s3_faults import FaultyStore
@@ -218,7 +222,7 @@ def test_errors_have_no_secrets_and_are_one_line(
     files: ObjectFiles, faulty: FaultyStore, name: str
 ) -> None:
     faulty.rule = lambda method, path: "denied"
-    with pytest.raises(ObjectStoreError) as error:
+    with pytest.raises(DeniedStoreError) as error:
         files.size(name)
     assert not any(secret in str(error.value) for secret in ACCESS.values())
     assert "\n" not in str(error.value)

@@ -30,7 +30,7 @@ from obstore.store import S3Store
 
 from pulsark.storage.roots.options import ObjectStoreOptions, read_credentials
 from pulsark.storage.roots.root_files import SCHEME
-from pulsark.storage.roots.store_pause import ObjectStoreError, StorePause
+from pulsark.storage.roots.store_pause import DeniedStoreError, ObjectStoreError, StorePause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -173,6 +173,8 @@ class ObjectFiles:
         except BaseError as e:
             reason = _said(e)
             bucket.pause.failed(reason)
+            if isinstance(e, PermissionDeniedError | UnauthenticatedError):
+                raise DeniedStoreError(errno.EACCES, reason, path) from None
             raise ObjectStoreError(errno.EIO, reason, path) from None
         bucket.pause.answered()
 

@@ -24,6 +24,10 @@ class ObjectStoreError(OSError):
     """A store did not do what it was asked, or it is unknown whether it did."""
 
 
+class DeniedStoreError(ObjectStoreError):
+    """A store does not know who asks, or does not let them: it answered 401 or 403."""
+
+
 class PausedStoreError(ObjectStoreError):
     """A store is not asked now, because it failed a moment ago."""
 

@@ -23,7 +23,7 @@ from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import run_in_worker
 from pulsark.storage.bookie.fleet import leave_out_ledger_ids
 from pulsark.storage.roots.root_files import in_object_store
-from pulsark.storage.roots.store_pause import PausedStoreError
+from pulsark.storage.roots.store_pause import DeniedStoreError, PausedStoreError
 
 if TYPE_CHECKING:
     from pulsark.runtime import Runtime, Worker
@@ -157,7 +157,7 @@ class _Commissioner:
         path, files = storage_root_path(root), self._files
         found = await self._metadata.get(path)
         record = _decoded(path, found.value) if found is not None else {}
-        on_disk = await run_in_worker(self._worker, partial(_id_on, files, root))
+        denied, on_disk = await run_in_worker(self._worker, partial(_id_on, files, root))
         # What was refused here before is looked at anew: it is in service only once it is taken.
         is_new = not record.get("inService")
         is_stranger = is_new and on_disk is not None and on_disk not in self._away | self._here
@@ -172,6 +172,8 @@ class _Commissioner:
         # What is a copy of another root stays as it is, and is refused.
         begins = is_new and (on_disk is None or on_disk == root_id) and not has_moved
         try:
+            if denied is not None:
+                raise _denied(root, denied)
             if begins and on_disk is None:
                 await run_in_worker(self._worker, partial(_mark, files, root, root_id))
             await run_in_worker(self._worker, partial(check_root, files, root, {root: root_id}))
@@ -220,11 +222,23 @@ def known_ids(records: Mapping[str, bytes]) -> dict[str, str]:
     }
 
 
-def _id_on(disk: RootFiles, root: str) -> str | None:
+def _id_on(disk: RootFiles, root: str) -> tuple[DeniedStoreError | None, str | None]:
+    """The id that a root has, if it can be read; or why nobody needs to ask again."""
     try:
-        return _read_id(disk, root)
+        return None, _read_id(disk, root)
+    except DeniedStoreError as e:
+        return e, None
     except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return None, None
+
+
+def _denied(root: str, error: DeniedStoreError) -> RefusedRootError:
+    return RefusedRootError(
+        f"storage root {root} of tableRoots is refused: its object store lets nobody in with these "
+        f"keys ({error.strerror}). Give the broker others (objectStoreCredentialsFile; without it "
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the role of the machine), or let these "
+        "read, write, delete and list what is below the root; then start the broker again"
+    )
 
 
 def _read_id(disk: RootFiles, root: str) -> str:
@@ -244,6 +258,8 @@ def check_root(disk: RootFiles, root: str, ids: Ids) -> None:
         found = _read_id(disk, root)
     except PausedStoreError:
         raise
+    except DeniedStoreError as e:
+        raise _denied(root, e) from None
     except (OSError, ValueError, KeyError, TypeError) as e:
         what = "is not there" if isinstance(e, FileNotFoundError) else f"cannot be read ({e})"
         raise RefusedRootError(

@@ -16,12 +16,18 @@ import pytest
 from pulsark.errors import StorageError
 from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.metadata.paths import STORAGE_ROOTS
+from pulsark.storage.roots.store_pause import DeniedStoreError
 from pulsark.storage.table.files.record import table_directory
 from pulsark.storage.table.files.seal_range import SealRange
 from pulsark.storage.table.log.delta_log import DeltaLog, commit_name
 from pulsark.storage.table.process.process import Entries
 from pulsark.storage.table.repair import placed
-from pulsark.storage.table.root_identity import MARKER, RefusedRootError, commission
+from pulsark.storage.table.root_identity import (
+    MARKER,
+    RefusedRootError,
+    StorageRoots,
+    commission,
+)
 from pulsark.storage.table.tables import Tables
 from pulsark.wire.topic_name import TopicName
 from tests.sim.disk import SimDisk, SimReadFile
@@ -321,6 +327,60 @@ def test_a_store_that_overwrites_is_refused_before_anything_is_in_it() -> None:
                 with pytest.raises(RefusedRootError):
                     roots.check(files, root)
                 assert files.list(root) == []
+
+        sim.run(main())
+
+
+class Locked(SimDisk):
+    """As an object store that lets nobody in with the keys of now."""
+
+    locked = True
+    asked = 0
+
+    def open(self, path: str) -> SimReadFile:
+        self._ask(path)
+        return super().open(path)
+
+    def write_new(self, path: str, data: bytes) -> None:
+        self._ask(path)
+        super().write_new(path, data)
+
+    def _ask(self, path: str) -> None:
+        self.asked += 1
+        if self.locked:
+            raise DeniedStoreError(errno.EACCES, "403 Forbidden", path)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_store_that_lets_nobody_in_is_refused_with_what_to_do(
+    caplog: pytest.LogCaptureFixture, is_known: bool
+) -> None:
+    root = "s3://bucket/tables"
+    with Simulation() as sim:
+
+        async def main() -> None:
+            metadata, files = MemoryMetadataStore(), Locked()
+            files.make_dirs(root)
+            before = None
+            if is_known:
+                files.locked = False
+                before = await commission([root], metadata, sim.runtime(SimDisk()), files=files)
+                files.locked = True
+            files.asked = 0
+            roots = await commission([root], metadata, sim.runtime(SimDisk()), files=files)
+            assert files.asked == 1, "the store is left alone after that, and said nothing new"
+            for said in (caplog.text, await refusal(roots, files)):
+                for part in (root, "tableRoots", "objectStoreCredentialsFile", "403 Forbidden"):
+                    assert part in said
+            files.locked = False
+            after = await commission([root], metadata, sim.runtime(SimDisk()), files=files)
+            after.check(files, root)
+            assert before in (None, after)
+
+        async def refusal(roots: StorageRoots, files: Locked) -> str:
+            with pytest.raises(RefusedRootError) as error:
+                roots.check(files, root)
+            return str(error.value)
 
         sim.run(main())
 
