@@ -2,7 +2,9 @@
 
 Kazoo has one thread that connects, sends, reads and pings. Answers, events of watches and changes
 of the connection go from there to the event loop in the order in which the server sent them: one
-hop for all that arrive before the loop gets to them. Kazoo's own threads for callbacks do not run.
+hop for all that arrive before the loop gets to them. In the other direction, too, the thread is
+woken once for all requests that are made before it gets to them, and sends them together. Kazoo's
+own threads for callbacks do not run.
 
 What kazoo would do and this module prevents: its pauses between attempts grow to an hour; it
 calls a connection ready before the logins are sent; it does not tell the session's timeout; it
@@ -15,20 +17,24 @@ from __future__ import annotations
 import logging
 import secrets
 import socket
-import ssl
+import struct
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, ConnectionDropped
+from kazoo.exceptions import AuthFailedError, ConnectionClosedError, ConnectionDropped
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.serialization import SASL
-from kazoo.protocol.states import KazooState
+from kazoo.protocol.connection import AUTH_XID
+from kazoo.protocol.serialization import SASL, Auth
+from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
+
+from pulsark.metadata.zookeeper.sockets import ReadAhead, wait_for
 
 if TYPE_CHECKING:
     import asyncio
+    import ssl
     from collections.abc import Callable, Iterable
 
     from pulsark.metadata.zookeeper.digest_login import DigestLogin
@@ -44,6 +50,13 @@ HANDSHAKE_SECONDS: Final = 5.0
 not quite started may never answer; kazoo would wait for the session's timeout."""
 AT_ONCE: Final = 500
 """Answers that one turn of the event loop takes: a few milliseconds."""
+SEND_BYTES: Final = 256 << 10
+READS_AT_ONCE: Final = 100
+"""Kazoo's thread goes on sending after so many bytes, and after so many answers that were there."""
+_REFUSING: Final = (KeeperState.AUTH_FAILED, KeeperState.CLOSED, KeeperState.EXPIRED_SESSION)
+_WAKES: Final = 4096
+_XID_MAX: Final = 2**31 - 1
+_HEAD: Final = struct.Struct("!iii")
 
 
 class Listener(Protocol):
@@ -107,11 +120,13 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     ) -> Any:
         timeout = min(timeout, HANDSHAKE_SECONDS)
         if self._tls is None:
-            return super().create_connection(address, hostname=hostname, timeout=timeout, **kwargs)
+            return ReadAhead(
+                super().create_connection(address, hostname=hostname, timeout=timeout, **kwargs)
+            )
         # Not kazoo's TLS, which also trusts the CAs of the machine, whichever were named.
         plain = socket.create_connection(address, timeout)
         try:
-            return self._tls.wrap_socket(plain, server_hostname=hostname)
+            return ReadAhead(self._tls.wrap_socket(plain, server_hostname=hostname))
         except OSError as error:
             plain.close()
             if str(error) != self._said:
@@ -119,13 +134,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
                 log.error("no TLS with ZooKeeper at %s: %s", hostname, error)
             raise
 
-    def select(self, reading: Any, *others: Any) -> Any:
-        # What was read from the network and not yet from TLS makes no socket ready.
-        ready = [one for one in reading if isinstance(one, ssl.SSLSocket) and one.pending()]
-        if not ready:
-            return super().select(reading, *others)
-        found, *rest = super().select(reading, *others[:-1], 0)
-        return [*{*found, *ready}], *rest
+    def select(
+        self, reading: Any, writing: Any, failing: Any, timeout: float | None = None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        return *wait_for(reading, writing, timeout), []
 
 
 class Connection:
@@ -148,6 +160,8 @@ class Connection:
         self._listener = listener
         self._arrived: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._waking = False
+        self._woken = False
+        """Whether kazoo's thread has been woken for what is queued."""
         self._over = False
         handler = _Handler(self.post, tls)
         self._client = KazooClient(
@@ -167,6 +181,9 @@ class Connection:
         inner._connect = self._connect_once
         self._invoke = inner._invoke
         inner._invoke = self._invoke_soon
+        self._read_one = inner._read_socket
+        inner._read_socket = self._read_all
+        inner._send_request = self._send_all
         self._client.add_listener(self._changed)
 
     @property
@@ -186,7 +203,18 @@ class Connection:
 
     def submit(self, request: Any, done: Done) -> None:
         """Send a request; ``done`` is called on the event loop."""
-        self._client._call(request, Call(self, done))
+        client, call = self._client, Call(self, done)
+        waker = client._connection._write_sock
+        if client._state in _REFUSING or waker is None:
+            client._call(request, call)  # which tells ``call`` why not
+            return
+        client._queue.append((request, call))
+        if not self._woken:
+            self._woken = True
+            try:
+                waker.send(b"\0")
+            except OSError:  # the session is over
+                call.set_exception(ConnectionClosedError())
 
     def stop(self, stopped: Callable[[], None]) -> None:
         """End the session. ``stopped()`` is called, but not if the server does not answer."""
@@ -216,6 +244,42 @@ class Connection:
             self._waking = True
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 self._loop.call_soon_threadsafe(self._drain)
+
+    def _read_all(self, timeout: float) -> Any:
+        """Kazoo's step for one answer, for all that are there."""
+        inner = self._client._connection
+        found = self._read_one(timeout)
+        for _ in range(READS_AT_ONCE):
+            if found is not None or not inner._socket.pending():
+                break
+            found = self._read_one(timeout)
+        return found
+
+    def _send_all(self, read_timeout: float, timeout: float) -> None:
+        """Kazoo's step for one request, for all that are queued."""
+        inner, queue = self._client._connection, self._client._queue
+        inner._read_sock.recv(_WAKES)
+        # Before the look, and after the bytes that woke this thread are gone: what is queued from
+        # now on wakes it again.
+        self._woken = False
+        out = bytearray()
+        while queue and len(out) < SEND_BYTES:
+            request, call = queue[0]
+            if request.type == Auth.type:
+                xid = AUTH_XID
+            else:
+                xid = inner._xid = inner._xid % _XID_MAX + 1
+            body = request.serialize()
+            out += _HEAD.pack(len(body) + 8, xid, request.type)
+            out += body
+            # From here on kazoo gives it up with the connection, as what was sent.
+            self._client._pending.append((request, call, xid))
+            queue.popleft()
+        if queue and not self._woken:
+            self._woken = True
+            inner._write_sock.send(b"\0")
+        if out:
+            inner._write(out, timeout)
 
     def _log_in(self, login: DigestLogin) -> None:
         """Kazoo's own way needs a package more. Whoever is refused is told so by an error, or by
