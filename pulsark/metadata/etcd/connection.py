@@ -164,8 +164,12 @@ class Connection:
                 if event is not h11.NEED_DATA:
                     return event
                 self._http.receive_data(await self._reader.read(_PIECE_BYTES))
-            except (OSError, h11.RemoteProtocolError) as error:
+            except OSError as error:
                 raise BrokenError(str(error) or type(error).__name__) from None
+            except h11.RemoteProtocolError as error:
+                # h11 speaks of its own states when the other side hangs up.
+                said = "it closed the connection before it answered"
+                raise BrokenError(said if self._reader.at_eof() else str(error)) from None
 
 
 def _notice_the_dead(sock: socket.socket | None) -> None:

@@ -125,6 +125,15 @@ async def test_a_read_is_repeated_until_it_is_answered_or_late(answer: bytes | N
 
 
 @in_a_loop
+async def test_who_closes_the_connection_is_said_to(caplog: pytest.LogCaptureFixture) -> None:
+    _, client = await started(lambda path, number: None if number < 1 else GOOD)
+    await client.read("kv/range", {}, soon(10))
+    (warning,) = caplog.messages
+    assert warning.endswith("it closed the connection before it answered")
+    client.close()
+
+
+@in_a_loop
 async def test_an_answer_that_is_too_long_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "ANSWER_BYTES_MAX", 1000)
     _, client = await started(lambda path, number: b"[" * 1001)
