@@ -70,6 +70,11 @@ class Broker(ABC):
         """Of all brokers of this side."""
         return [self.pid]
 
+    @property
+    def can_stand_still(self) -> list[int]:
+        """Processes that may be stopped while another side is measured."""
+        return [pid for own in self.pids for pid in with_children(own)]
+
     @abstractmethod
     def prepare(self) -> None:
         """Fetch what the command needs; not part of any measurement."""
@@ -121,12 +126,20 @@ class Broker(ABC):
                 process.kill()
                 process.wait()
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def log_end(self) -> str:
+        """The end of what it said."""
+        return (self.home / "broker.log").read_text(errors="replace")[-3000:]
+
     def check(self) -> None:
         """Raise ``RuntimeError`` with the end of its log if the process has ended."""
         if self._process is None or self._process.poll() is None:
             return
-        log = (self.home / "broker.log").read_text(errors="replace")
-        raise RuntimeError(f"{self.name} ended with {self._process.returncode}:\n{log[-3000:]}")
+        code = self._process.returncode
+        raise RuntimeError(f"{self.name} ended with {code}:\n{self.log_end()}")
 
 
 class Pulsark(Broker):
@@ -254,7 +267,7 @@ def alone(broker: Broker, brokers: Iterable[Broker]) -> Iterator[None]:
     disk, from whom is measured.
     """
     others = [other for other in brokers if other is not broker]
-    standing = [pid for other in others for own in other.pids for pid in with_children(own)]
+    standing = [pid for other in others for pid in other.can_stand_still]
     _send_all(standing, signal.SIGSTOP)
     try:
         yield

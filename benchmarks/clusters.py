@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.brokers import PEER, ROOT, Broker, Pulsar, Pulsark, free_port
 from benchmarks.maven import class_path
+from benchmarks.usage import with_children
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.processes.bookkeeper_server import LOCK, BookieServer
@@ -17,6 +18,14 @@ from pulsark.runtime import Runtime
 from pulsark.storage.bookkeeper.cluster import new_cluster
 
 BOOKIES = 3
+BOOKIE_MEMORY = "1g"
+"""Of each heap, and as much beside it. Distributions give 2 GB each."""
+BOOKIE_SETTINGS = {
+    "dbStorage_writeCacheMaxSizeMb": 256,
+    "dbStorage_readAheadCacheMaxSizeMb": 256,
+    "journalPreAllocSizeMB": 16,
+}
+"""As distributions have them: a quarter each of the memory beside the heap."""
 QUORUMS = {
     "managedLedgerDefaultEnsembleSize": 3,
     "managedLedgerDefaultWriteQuorum": 3,
@@ -50,11 +59,28 @@ class Servers:
             name = f"bookie-{number}"
             where = f"{self.zookeeper.address}{LEDGERS}"
             jars = class_path(LOCK)
-            bookie = BookieServer(name, self.home / name, where, jars, heap="256m")
+            bookie = BookieServer(
+                name,
+                self.home / name,
+                where,
+                jars,
+                heap=BOOKIE_MEMORY,
+                settings=BOOKIE_SETTINGS,
+            )
             self._bookies.append(bookie)
             bookie.start()
         for bookie in self._bookies:
             await bookie.ready()
+
+    @property
+    def bookie_pids(self) -> list[int]:
+        return [bookie.process.pid for bookie in self._bookies]
+
+    def log_ends(self) -> str:
+        """The last that the bookies said."""
+        logs = {each.bookie_id: each.directory / "output.log" for each in self._bookies}
+        ends = {name: log.read_text(errors="replace")[-1000:] for name, log in logs.items()}
+        return "\n".join(f"{name}: {end}" for name, end in ends.items())
 
     def stop(self) -> None:
         """End them."""
@@ -74,6 +100,16 @@ class _TwoBrokers(Broker):
     @property
     def pids(self) -> list[int]:
         return [self.pid, *(self._second.pids if self._second is not None else ())]
+
+    @property
+    def is_running(self) -> bool:
+        return super().is_running and (self._second is None or self._second.is_running)
+
+    @property
+    def can_stand_still(self) -> list[int]:
+        """Processes for tables only. ZooKeeper ends the session of a broker that stands still, and
+        a broker that goes on then takes bookies for faulty whose answers waited for it."""
+        return [pid for own in self.pids for pid in with_children(own)[1:]]
 
     def start(self) -> None:
         super().start()
@@ -102,6 +138,8 @@ class PulsarkOfCluster(_TwoBrokers, Pulsark):
         self._pulsark(
             "initialize-cluster-metadata", "--cluster", "standalone",
             "--metadata-store", self._store,
+            "--existing-bk-metadata-service-uri",
+            f"zk://{self._servers.zookeeper.address}{LEDGERS}",
             "--web-service-url", self.admin_url, "--broker-service-url", self.url,
         )  # fmt: skip
 

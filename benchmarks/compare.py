@@ -16,13 +16,14 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.brokers import Broker, Earlier, Pulsar, Pulsar5, Pulsark, alone
 from benchmarks.clusters import PulsarkOfCluster, PulsarOfCluster, Servers
 from benchmarks.credentials import Certificate
-from benchmarks.load import LOCK, SOURCE, V5_LOCK, V5_SOURCE, LoadClient
+from benchmarks.load import LOCK, SOURCE, V5_LOCK, V5_SOURCE, LoadClient, LoadError
 from benchmarks.report import Row, machine, resources, table
 from benchmarks.scenarios import (
     CLUSTER_NAMES,
@@ -35,7 +36,7 @@ from benchmarks.scenarios import (
     Measure,
     Scenario,
 )
-from benchmarks.usage import Meter, Usage, resident_bytes
+from benchmarks.usage import Meter, Usage, processors_seconds, resident_bytes
 
 EVERY = (*SCENARIOS, *V5_SCENARIOS, *CLUSTER_SCENARIOS)
 FIRST_ACK_SECONDS = 180.0
@@ -149,23 +150,47 @@ class Comparison:
         rows = self._rows_of(scenario.measures)
         options = {**scenario.options, **(scenario.quick if self._arguments.quick else {})}
         topics = {broker.name: self._topic() for broker in self._brokers}
-        for broker in self._brokers:
-            if scenario.prepare:
-                size, count = 1024, options["count"]
+        failed: dict[str, str] = {}
+        if scenario.prepare:
+            for broker in self._brokers:
                 where = {"url": broker.url, "topic": topics[broker.name]}
-                self._load.call(scenario.prepare, **where, size=size, count=count)
+                with self._noted(scenario, broker, failed):
+                    count = options["count"]
+                    self._load.call(scenario.prepare, **where, size=1024, count=count)
         warm_up = self._arguments.warm_up
         for round_number in range(warm_up + self._arguments.rounds):
             for broker in self._brokers:
+                if broker.name in failed:
+                    continue
                 topic = topics[broker.name] if scenario.prepare else self._topic()
-                answer, usage = self._run_once(scenario, broker, topic, options, round_number)
+                with self._noted(scenario, broker, failed):
+                    answer, usage = self._run_once(scenario, broker, topic, options, round_number)
+                if broker.name in failed:
+                    continue
                 if round_number >= warm_up:
                     for row in rows:
                         row.add(broker.name, row.measure.value(answer), usage)
                 kind = "warm-up" if round_number < warm_up else "run"
                 values = [f"{m.label} {m.value(answer):.3g} {m.unit}" for m in scenario.measures]
                 _progress(f"{kind} {broker.name}: {', '.join(values)} ({usage.limit})")
+        for row in rows:
+            row.failed |= failed
         self.rows += rows
+
+    @contextmanager
+    def _noted(self, scenario: Scenario, broker: Broker, failed: dict[str, str]) -> Iterator[None]:
+        """What a side cannot do costs it this scenario, not the run. It has to be up again then."""
+        try:
+            yield
+        except LoadError as e:
+            failed[broker.name] = str(e)
+            _progress(f"FAILED {scenario.name} {broker.name}: {e}")
+            _progress(broker.log_end())
+            if self._servers is not None:
+                _progress(self._servers.log_ends())
+            if not broker.is_running:
+                broker.end()
+                self._start(broker)
 
     def _run_once(
         self,
@@ -179,13 +204,20 @@ class Comparison:
         extra = {"subscription": f"s{round_number}"} if scenario.subscription else {}
         where = broker.tls_options if scenario.tls else {"url": broker.url}
         with alone(broker, self._brokers):
-            meter = Meter(broker.pid, self._load.pid, broker.home)
-            try:
-                answer = self._load.call(scenario.command, topic=topic, **where, **options, **extra)
-            except Exception:
-                broker.check()
-                raise
-            return answer, meter.read()
+            meter = Meter(broker.pids, self._load.pid, broker.home)
+            before = self._seconds(broker)
+            answer = self._load.call(scenario.command, topic=topic, **where, **options, **extra)
+            usage = meter.read()
+            spent = {key: now - before[key] for key, now in self._seconds(broker).items()}
+            return answer | spent, usage
+
+    def _seconds(self, broker: Broker) -> dict[str, float]:
+        """Processor time so far of a side's brokers, and of the bookies that both sides share."""
+        bookies = [] if self._servers is None else self._servers.bookie_pids
+        return {
+            "broker_seconds": processors_seconds(broker.pids),
+            "bookie_seconds": processors_seconds(bookies),
+        }
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -227,8 +259,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="pulsark-bench-", dir=parsed.data_dir) as directory:
         home = Path(directory)
         comparison = Comparison(parsed, home)
+        ended = ""
         try:
             comparison.run()
+        except (LoadError, RuntimeError) as e:
+            ended = f"\nnot all was measured: {e}"
         finally:
             comparison.close()
         where = machine(home)
@@ -239,8 +274,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parsed.json.write_text(json.dumps(document, indent=1) + "\n")
     missed = [row.measure.label for row in rows if not row.passed]
     if missed:
-        print(f"\nbelow the threshold: {', '.join(missed)}")
-    return 1 if missed and parsed.check else 0
+        print(f"\nbelow the threshold, or not measured: {', '.join(missed)}")
+    print(ended, end="\n" if ended else "")
+    return 1 if ended or (missed and parsed.check) else 0
 
 
 if __name__ == "__main__":

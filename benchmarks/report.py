@@ -25,6 +25,8 @@ class Row:
     pulsark: list[float] = field(default_factory=list)
     peer: list[float] = field(default_factory=list)
     usage: dict[str, list[Usage]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    """Why a side could not be measured to the end."""
 
     def add(self, broker: str, value: float, usage: Usage | None = None) -> None:
         """Take one sample of ``Pulsark`` or of its peer."""
@@ -41,6 +43,8 @@ class Row:
 
     @property
     def passed(self) -> bool:
+        if self.failed:
+            return False
         return self.ratio is None or self.measure.holds(self.ratio)
 
     def limit(self, broker: str) -> str:
@@ -59,6 +63,7 @@ class Row:
             "ratio": self.ratio,
             "threshold": self.measure.threshold,
             "passed": self.passed,
+            "failed": self.failed,
             "usage": {
                 broker: [
                     {name: round(getattr(usage, name), 3) for name in Usage.__slots__}
@@ -88,10 +93,13 @@ def table(rows: list[Row]) -> str:
     lines = [header, "-" * 80]
     for row in rows:
         verdict = "" if row.measure.threshold is None or row.ratio is None else _mark(row.passed)
+        verdict = "FAIL" if row.failed else verdict
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
         numbers = f"{_cell(row.pulsark):>13}{_cell(row.peer):>13} {row.measure.unit:<4}"
         line = f"{row.measure.label:<25}{numbers} {ratio:>6}  {row.measure.needed:<8} {verdict}"
         lines.append(line.rstrip())
+    reasons = {f"{broker}: {why}" for row in rows for broker, why in row.failed.items()}
+    lines += sorted(reason[:80] for reason in reasons)
     return "\n".join(lines)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,21 +47,24 @@ class Usage:
 
 
 class Meter:
-    """Samples ``/proc`` when created; ``read`` gives the usage since then."""
+    """Samples ``/proc`` when created; ``read`` gives the usage since then.
 
-    def __init__(self, broker: int, client: int, data: Path) -> None:
-        self._pids = (broker, client)
+    ``brokers`` are the processes of one side, of which the shares are those of all together.
+    """
+
+    def __init__(self, brokers: Sequence[int], client: int, data: Path) -> None:
+        self._sides = (tuple(brokers), (client,))
         self._device = _device_of(data)
         self._start = time.monotonic()
-        self._threads = [_thread_seconds(pid) for pid in self._pids]
+        self._threads = [_threads_of(pids) for pids in self._sides]
         self._idle = _idle_seconds()
         self._disk = _disk_seconds(self._device)
 
     def read(self) -> Usage:
         elapsed = time.monotonic() - self._start
         shares = []
-        for pid, before in zip(self._pids, self._threads, strict=True):
-            now = _thread_seconds(pid)
+        for pids, before in zip(self._sides, self._threads, strict=True):
+            now = _threads_of(pids)
             spent = [seconds - before.get(thread, 0.0) for thread, seconds in now.items()]
             shares += [sum(spent) / elapsed, max(spent, default=0.0) / elapsed]
         idle = (_idle_seconds() - self._idle) / elapsed
@@ -86,6 +90,11 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
+def processors_seconds(pids: Iterable[int]) -> float:
+    """The same of several processes together."""
+    return sum(map(processor_seconds, pids))
+
+
 def file_system(path: Path) -> str:
     """Type of the file system that holds ``path``."""
     best = ("", "unknown")
@@ -95,6 +104,10 @@ def file_system(path: Path) -> str:
         if inside and len(mount) > len(best[0]):
             best = (mount, kind)
     return best[1]
+
+
+def _threads_of(pids: Iterable[int]) -> dict[str, float]:
+    return {thread: seconds for pid in pids for thread, seconds in _thread_seconds(pid).items()}
 
 
 def _thread_seconds(pid: int) -> dict[str, float]:
