@@ -112,6 +112,8 @@ class BrokerRegistry:
         self._later: asyncio.TimerHandle | None = None
         self._pause = METADATA_RETRY_SECONDS
         self._end_watch: Callable[[], None] = lambda: None
+        self._told_of = ""
+        """The process that has this one's name now, if the log has it already."""
         self.had_company = False
         """Whether this broker has ever seen another one."""
 
@@ -263,6 +265,22 @@ class BrokerRegistry:
         self._live.pop(broker_id, None)
         if found is not None:
             try:
-                self._live[broker_id] = LiveBroker.decode(found.value)
+                self._live[broker_id] = broker = LiveBroker.decode(found.value)
+                self._look_for_same_name(broker)
             except (ValueError, KeyError, TypeError) as error:
                 log.warning("cannot understand the announcement of broker %s: %r", broker_id, error)
+
+    def _look_for_same_name(self, found: LiveBroker) -> None:
+        """A successor has the name of the process before it; but this one lives."""
+        own = self._own
+        if own is None or found.broker_id != own.broker_id:
+            return
+        if found.instance in (own.instance, self._told_of):
+            return
+        self._told_of = found.instance
+        log.error(
+            "another process (%s) has announced itself as broker %s, so this one gets no more "
+            "topics. Give each broker an advertisedAddress of its own (or, on one machine, a "
+            "webServicePort), and start this one again",
+            found.instance, found.broker_id,
+        )  # fmt: skip

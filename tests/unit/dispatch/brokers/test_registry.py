@@ -114,6 +114,33 @@ def test_a_former_process_is_in_nobodys_way() -> None:
     asyncio.run(scenario())
 
 
+def test_a_broker_of_the_same_name_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        tree = MemoryTree()
+        one = await One(tree, 1).start()
+        two = await One(tree, 2).start()
+        for instance in ("another", "third"):
+            same = One(tree, 1)
+            same.own = broker(1, instance)
+            await same.start()
+            for _ in range(3):
+                await same.registry.report(LoadReport(0.7))
+                await turns()
+            (error,) = [each for each in caplog.messages if instance in each]
+            assert error.startswith(
+                f"another process ({instance}) has announced itself as broker b1:8080"
+            )
+            assert "advertisedAddress" in error
+            caplog.clear()
+            # The next one tells this one, too.
+            one.registry.close()
+            one = same
+        await two.registry.retire()
+        assert not caplog.messages
+
+    asyncio.run(scenario())
+
+
 def test_a_value_that_nobody_understands_is_left_out() -> None:
     async def scenario() -> None:
         tree = MemoryTree()
