@@ -17,6 +17,7 @@ never takes more memory than its bytes that have arrived.
 from __future__ import annotations
 
 import struct
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 RECEIVE_BYTES = 512 * 1024
 """Most that one read of a socket takes, large frames apart."""
+
+LARGE_FRAME_BYTES = 16 * 1024
+"""From this size on a copy less of a frame is worth the calls that it takes."""
 
 LARGE_REST_BYTES = 64 * 1024
 """If at least this many bytes of a frame are missing, it is received in place."""
@@ -137,7 +141,10 @@ class FrameDecoder:
         first frame that is wrong, after all frames before it.
         """
         if self._room is None:
-            return self._decode(_received[:nbytes])
+            received = _received[:nbytes]
+            if nbytes >= LARGE_FRAME_BYTES and self._begins_large(received):
+                return self._decode_large(received)
+            return self._decode(received)
         self._room = self._room[nbytes:]
         if self._room or len(self._partial) + sum(map(len, self._chunks)) < self._wanted:
             return iter(())
@@ -146,6 +153,53 @@ class FrameDecoder:
     def receive(self, data: bytes) -> list[tuple[pb.BaseCommand, bytes | None]]:
         """Decode bytes that were read elsewhere, in any thread."""
         return list(self._decode(memoryview(data)))
+
+    def _begins_large(self, received: memoryview) -> bool:
+        """Whether the frame that goes on or begins here is a large one."""
+        if self._partial:
+            return self._wanted >= LARGE_FRAME_BYTES
+        return int.from_bytes(received[:_SIZE_BYTES], "big") >= LARGE_FRAME_BYTES
+
+    def _decode_large(self, received: memoryview) -> Iterator[tuple[pb.BaseCommand, bytes | None]]:
+        """As ``_decode``, but of the large frames in front each entry is copied once.
+
+        They are cut out now: who takes them may pause, and the buffer is everyone's. What is
+        odd about a frame is left to ``_decode``.
+        """
+        partial, whole, position = self._partial, list[tuple[bytes, bytes]](), 0
+        if partial:
+            missing = self._wanted - len(partial)
+            if missing > len(received):
+                partial += received
+                return iter(())
+            command_end = _HEAD_BYTES + int.from_bytes(partial[_SIZE_BYTES:_HEAD_BYTES], "big")
+            if command_end > len(partial) or command_end > COMMAND_BYTES_MAX:
+                return self._decode(received)
+            self._partial, self._wanted, position = bytearray(), 0, missing
+            entry = b"".join((memoryview(partial)[command_end:], received[:missing]))
+            whole.append((bytes(partial[_HEAD_BYTES:command_end]), entry))
+        end = len(received)
+        while end - position >= _HEAD_BYTES:
+            total_size, command_size = _sizes.unpack_from(received, position)
+            stop = position + _SIZE_BYTES + total_size
+            body = position + _HEAD_BYTES
+            command_end = body + command_size
+            if (
+                not LARGE_FRAME_BYTES <= stop - position <= self.max_frame_size
+                or stop > end
+                or command_end > stop
+                or command_size > COMMAND_BYTES_MAX
+            ):
+                break
+            whole.append((bytes(received[body:command_end]), bytes(received[command_end:stop])))
+            position = stop
+        return chain(self._parsed(whole), self._decode(bytes(received[position:])))
+
+    def _parsed(
+        self, whole: Sequence[tuple[bytes, bytes]]
+    ) -> Iterator[tuple[pb.BaseCommand, bytes | None]]:
+        for body, entry in whole:
+            yield _parse(body, self._texts_max, has_entry=bool(entry)), entry or None
 
     def _large_frame(self) -> Iterator[tuple[pb.BaseCommand, bytes | None]]:
         """The frame that has just become complete; its entry is copied once.
@@ -164,7 +218,9 @@ class FrameDecoder:
         body = bytes(first[_HEAD_BYTES:command_end])
         yield _parse(body, self._texts_max, has_entry=bool(entry)), entry or None
 
-    def _decode(self, received: memoryview) -> Iterator[tuple[pb.BaseCommand, bytes | None]]:
+    def _decode(
+        self, received: memoryview | bytes
+    ) -> Iterator[tuple[pb.BaseCommand, bytes | None]]:
         partial = self._partial
         if partial:
             partial += received

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from typing import Any
 
@@ -11,6 +12,7 @@ from pulsark.errors import ProtocolError
 from pulsark.limits import COMMAND_BYTES_MAX, COMMAND_TEXTS_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.frames import (
+    LARGE_FRAME_BYTES,
     LARGE_REST_BYTES,
     RECEIVE_BYTES,
     FrameDecoder,
@@ -97,6 +99,36 @@ def test_large_entries(size: int, read: int) -> None:
     assert [(c.type, e) for c, e in found] == [(18, None), (6, large), (6, large), (18, None)]
     assert type(found[1][1]) is bytes
     assert decode_all(data) == found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_large_and_small_frames_in_reads_of_any_size(seed: int) -> None:
+    rng = random.Random(seed)
+    data, expected = PING, list[tuple[int, bytes | None]]([(18, None)])
+    for _ in range(30):
+        size = rng.choice((10, LARGE_FRAME_BYTES - rng.randrange(90), 40_000, LARGE_REST_BYTES))
+        entry = entry_of(rng.randbytes(size))
+        data += send_frame(send_command(1, 0), entry) + PING * rng.randrange(2)
+        expected.append((6, entry))
+        if data.endswith(PING):
+            expected.append((18, None))
+    decoder, found = FrameDecoder(6 << 20), list[tuple[int, bytes | None]]()
+    while data:
+        size = rng.choice((1, 7, 100, 20_000, 100_000, RECEIVE_BYTES))
+        found += [(c.type, e) for c, e in feed(decoder, data[:size])]
+        data = data[size:]
+    assert found == expected
+
+
+def test_who_pauses_between_large_frames_loses_nothing_to_others() -> None:
+    """All decoders share a buffer, and another connection may read meanwhile."""
+    entries = [entry_of(bytes([n]) * 2 * LARGE_FRAME_BYTES) for n in range(4)]
+    decoder, other = FrameDecoder(1 << 20), FrameDecoder(1 << 20)
+    data = b"".join(send_frame(send_command(1, 0), entry) for entry in entries) + PING
+    decoder.get_buffer()[: len(data)] = data
+    events = decoder.buffer_updated(len(data))
+    other.get_buffer()[: len(data)] = bytes(len(data))
+    assert [entry for _, entry in events] == [*entries, None]
 
 
 @pytest.mark.parametrize("read", [9, 1000, RECEIVE_BYTES])
