@@ -1,9 +1,8 @@
-"""Faults of etcd, and several processes on it, as the metadata store meets them."""
+"""What only etcd does to the metadata store; ``test_metadata_servers`` has the rest."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -13,15 +12,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-from pulsark.errors import (
-    BadVersionError,
-    CorruptMetadataError,
-    MetadataError,
-    MetadataRefusedError,
-    OutcomeUnknownError,
-)
-from pulsark.metadata import paths, settled
-from pulsark.metadata.changes import Check, Delete, Put
+from pulsark.errors import MetadataError, MetadataRefusedError, OutcomeUnknownError
+from pulsark.metadata import paths
+from pulsark.metadata.changes import Delete, Put
 from pulsark.metadata.etcd import messages
 from pulsark.metadata.etcd.access import EtcdAccess, read_access
 from pulsark.metadata.etcd.address import EtcdAddress, Server
@@ -31,135 +24,15 @@ from pulsark.metadata.store import ABSENT, Versioned
 from pulsark.processes.java_process import HOST, free_port
 from pulsark.runtime import Runtime
 from tests.support.etcd import EtcdServer, expire, program
+from tests.support.metadata_servers import MANY_SECONDS, Relay, open_on_etcd, raw, until
 
 TOPIC = "/managed-ledgers/public/default/persistent/orders"
-MANY_SECONDS = 60
-
-
-async def opened(
-    address: EtcdAddress, *, session: float = 30, timeout: float = 10, create: bool = True
-) -> EtcdMetadataStore:
-    return await EtcdMetadataStore.open(
-        address, Runtime(), create=create, session_seconds=session, timeout_seconds=timeout
-    )
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(MANY_SECONDS):
-        while not holds():  # noqa: ASYNC110 - another process decides
-            await asyncio.sleep(0.01)
-
-
-async def raw(store: EtcdMetadataStore, method: str, body: messages.Json) -> messages.Json:
-    return await store._gateway.read(method, body, asyncio.get_running_loop().time() + 10)
-
-
-async def raw_put(store: EtcdMetadataStore, key: bytes, value: bytes) -> None:
-    await raw(store, "kv/put", messages.put(key, value)["request_put"])
-
-
-class Relay:
-    """Passes bytes on to a server, until it is told to cut all connections."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._answers = asyncio.Event()
-        self._answers.set()
-        self._listener: asyncio.Server | None = None
-
-    async def start(self, root: str) -> EtcdAddress:
-        self._listener = await asyncio.start_server(self._serve, HOST, 0)
-        port = self._listener.sockets[0].getsockname()[1]
-        return EtcdAddress((Server(HOST, port),), root)
-
-    def hold_answers(self) -> None:
-        """Requests reach the server, and no answer comes back."""
-        self._answers.clear()
-
-    def cut(self) -> None:
-        """End all connections at once."""
-        for writer in self._writers:
-            writer.transport.abort()
-        self._answers.set()
-
-    def close(self) -> None:
-        self.cut()
-        assert self._listener is not None
-        self._listener.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            theirs, ours = await asyncio.open_connection(self._server.host, self._server.port)
-            self._writers |= {writer, ours}
-            await asyncio.gather(self._pump(reader, ours), self._pump(theirs, writer, True))
-
-    async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: bool = False
-    ) -> None:
-        with suppress(OSError):
-            while data := await reader.read(65536):
-                if answers:
-                    await self._answers.wait()
-                writer.write(data)
-        writer.transport.abort()
-
-
-def test_a_version_from_before_a_deletion_is_refused_although_etcd_counts_the_same(
-    etcd: EtcdAddress,
-) -> None:
-    async def scenario() -> None:
-        one, two = await opened(etcd), await opened(etcd)
-        for path in (TOPIC, "/o/x"):
-            stale = await one.put(path, b"first", ABSENT)
-            assert await one.get(path) == Versioned(b"first", stale)
-            await two.delete(path, stale)
-            again = await two.put(path, b"second", ABSENT)
-            assert again > stale
-            for write in (
-                one.put(path, b"stale", stale),
-                one.delete(path, stale),
-                one.commit((Check(path, stale), Put("/other", b""))),
-            ):
-                with pytest.raises(BadVersionError):
-                    await write
-            assert await one.get(path) == Versioned(b"second", again)
-            assert await one.get("/other") is None
-        await one.close()
-        await two.close()
-
-    asyncio.run(scenario())
-
-
-def test_an_ephemeral_value_that_ended_with_its_session_never_has_a_version_again(
-    etcd: EtcdAddress,
-) -> None:
-    async def scenario() -> None:
-        versions: set[int] = set()
-        two = await opened(etcd)
-        for _ in range(3):
-            one = await opened(etcd)
-            version = await one.put("/namespace/t/n/b", b"", ABSENT, ephemeral=True)
-            written = {version}
-            for n in range(20):
-                version = await one.put("/namespace/t/n/b", b"%d" % n, version, ephemeral=True)
-                written.add(version)
-            with pytest.raises(MetadataRefusedError, match="is ephemeral"):
-                await two.put("/namespace/t/n/b", b"mine", ephemeral=True)
-            await expire(one)
-            assert await two.get("/namespace/t/n/b") is None
-            assert len(written) == 21
-            assert not versions & written
-            versions |= written
-        await two.close()
-
-    asyncio.run(scenario())
 
 
 @pytest.mark.feature("F68")
 def test_a_session_that_etcd_has_ended_writes_nothing_any_more(etcd: EtcdAddress) -> None:
     async def scenario() -> None:
-        one, two = await opened(etcd), await opened(etcd)
+        one, two = await open_on_etcd(etcd), await open_on_etcd(etcd)
         ended: list[bool] = []
         one.session.on_end(lambda: ended.append(True))
         await one.put("/e", b"", ephemeral=True)
@@ -173,7 +46,7 @@ def test_a_session_that_etcd_has_ended_writes_nothing_any_more(etcd: EtcdAddress
                 await call
         assert await two.children("/") == ["kept"]
         assert await two.get("/kept") == Versioned(b"", 0)
-        three = await opened(etcd, session=2)
+        three = await open_on_etcd(etcd, session=2)
         await expire(three)  # and it has nothing to write
         await until(lambda: three.session.has_ended)
         await two.close()
@@ -183,7 +56,7 @@ def test_a_session_that_etcd_has_ended_writes_nothing_any_more(etcd: EtcdAddress
 
 def test_topics_are_told_as_they_come_and_go_and_their_ledgers_not(etcd: EtcdAddress) -> None:
     async def scenario() -> None:
-        one, two = await opened(etcd), await opened(etcd)
+        one, two = await open_on_etcd(etcd), await open_on_etcd(etcd)
         heard: list[str] = []
         one.watch("/", heard.append, lambda: heard.append("missed"))
         version = await two.put(TOPIC, b"1", ABSENT)
@@ -207,8 +80,8 @@ def test_topics_are_told_as_they_come_and_go_and_their_ledgers_not(etcd: EtcdAdd
 def test_after_a_cut_the_watch_goes_on_where_it_was(etcd: EtcdAddress) -> None:
     async def scenario() -> None:
         relay = Relay(etcd.servers[0])
-        one = await opened(await relay.start(etcd.root))
-        two = await opened(etcd)
+        one = await open_on_etcd(await relay.start(etcd.root))
+        two = await open_on_etcd(etcd)
         heard: list[str] = []
         one.watch("/w", heard.append, lambda: heard.append("missed"))
         for n in range(20):
@@ -230,7 +103,7 @@ def test_who_is_behind_what_etcd_has_forgotten_is_told_that_changes_were_missed(
     etcd: EtcdAddress,
 ) -> None:
     async def scenario() -> None:
-        one, two = await opened(etcd), await opened(etcd)
+        one, two = await open_on_etcd(etcd), await open_on_etcd(etcd)
         heard: list[str] = []
         one.watch("/w", heard.append, lambda: heard.append("missed"))
         one._watch.close()  # it does not listen for a while
@@ -251,8 +124,8 @@ def test_who_is_behind_what_etcd_has_forgotten_is_told_that_changes_were_missed(
 def test_a_write_whose_answer_is_lost_is_unknown_and_may_have_been_made(etcd: EtcdAddress) -> None:
     async def scenario() -> None:
         relay = Relay(etcd.servers[0])
-        one = await opened(await relay.start(etcd.root))
-        two = await opened(etcd)
+        one = await open_on_etcd(await relay.start(etcd.root))
+        two = await open_on_etcd(etcd)
         await one.put("/n", b"0")
         relay.hold_answers()
         write = asyncio.create_task(one.put("/n", b"1", 0))
@@ -271,123 +144,9 @@ def test_a_write_whose_answer_is_lost_is_unknown_and_may_have_been_made(etcd: Et
     asyncio.run(scenario())
 
 
-@pytest.mark.feature("F67")
-def test_no_write_is_lost_or_made_twice_although_connections_break(
-    etcd: EtcdAddress, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Several writers change one value, each by writes at the version that it has read."""
-    monkeypatch.setattr(settled, "_RETRY_SECONDS", 0.01)
-    rng = random.Random(4)
-
-    async def count(store: EtcdMetadataStore, who: int, times: int) -> list[int]:
-        versions: list[int] = []
-        while len(versions) < times:
-            found = await store.get("/n")
-            version = ABSENT if found is None else found.version
-            try:
-                value = b"%d %d" % (who, len(versions))
-                versions.append(await put_settled(store, "/n", value, version))
-            except BadVersionError:
-                continue
-        return versions
-
-    async def scenario() -> None:
-        relays = [Relay(etcd.servers[0]) for _ in range(3)]
-        stores = [await opened(await relay.start(etcd.root)) for relay in relays]
-        counting = [
-            asyncio.create_task(count(stores[n % 3], n, 20 if n < 3 else 5)) for n in range(6)
-        ]
-        ids: list[int] = []
-        while not all(task.done() for task in counting):
-            await asyncio.sleep(rng.random() * 0.1)
-            rng.choice(relays).cut()
-            try:
-                ids.append(await rng.choice(stores).next_id("/counters/x"))
-            except OutcomeUnknownError:
-                continue
-        versions = [version for task in counting for version in task.result()]
-        assert len(set(versions)) == len(versions) == 75, "no version was given to two"
-        last = await stores[0].get("/n")
-        assert last is not None
-        assert last.version >= max(versions)
-        assert ids == sorted(set(ids))
-        assert not any(store.session.has_ended for store in stores)
-        for store in stores:
-            await store.close()
-        for relay in relays:
-            relay.close()
-
-    asyncio.run(scenario())
-
-
-def test_processes_that_create_and_delete_at_the_same_time_agree(etcd: EtcdAddress) -> None:
-    async def churn(store: EtcdMetadataStore, seed: int, seen: set[tuple[str, int]]) -> None:
-        rng = random.Random(seed)
-        for _ in range(30):
-            path = "/" + "/".join(rng.choices("ab", k=rng.randint(1, 3)))
-            found = await store.get(path)
-            try:
-                if found is not None and rng.random() < 0.5:
-                    await store.delete(path, found.version)
-                else:
-                    version = ABSENT if found is None else found.version
-                    written = (path, await store.put(path, b"%d" % seed, version))
-                    assert written not in seen, "no version is given twice"
-                    seen.add(written)
-            except BadVersionError:
-                continue
-
-    async def scenario() -> None:
-        stores = [await opened(etcd) for _ in range(3)]
-        seen: set[tuple[str, int]] = set()
-        await asyncio.gather(*(churn(stores[n % 3], n, seen) for n in range(6)))
-        for path in {path for path, _ in seen}:
-            found = await stores[0].get(path)
-            if found is not None:
-                assert (path, found.version) in seen
-                await stores[1].delete(path)
-        assert await stores[1].children("/") == []
-        for store in stores:
-            await store.close()
-
-    asyncio.run(scenario())
-
-
-def test_what_others_wrote_or_a_newer_release_is_refused_and_not_touched(
-    etcd: EtcdAddress,
-) -> None:
-    async def scenario() -> None:
-        store = await opened(etcd)
-        await store.put("/v/mine", b"x")
-        key = store._layout.key("/v/mine")
-        read = messages.get(key)["request_range"]
-        good = messages.key_value((await raw(store, "kv/range", read))["kvs"][0]).value
-        damaged, newer = good[:-1] + b"y", good.replace(b"1", b"2", 1)
-        for data in (b"", b"{}", damaged, newer, b"1 0\n", b"\0" * 100):
-            await raw_put(store, key, data)
-            with pytest.raises(CorruptMetadataError):
-                await store.get("/v/mine")
-            other = await opened(etcd)
-            for write in (other.put("/v/mine", b""), other.delete("/v/mine")):
-                with pytest.raises(CorruptMetadataError):
-                    await write
-            await other.close()
-            left = messages.key_value((await raw(store, "kv/range", read))["kvs"][0])
-            assert left.value == data
-        await raw_put(store, store._layout.instance, b'{"version": 2, "identity": "x"}')
-        with pytest.raises(MetadataError, match="format 2"):
-            await opened(etcd)
-        await raw_put(store, store._layout.instance, b"garbage")
-        with pytest.raises(MetadataError, match="cannot be read"):
-            await opened(etcd)
-        await store.close()
-
-    asyncio.run(scenario())
-
-
 def test_a_store_that_vanishes_is_never_read_as_empty(etcd: EtcdAddress) -> None:
     async def vanishing(use: Callable[[EtcdMetadataStore], Awaitable[object]]) -> None:
-        store = await opened(etcd)
+        store = await open_on_etcd(etcd)
         await store.put("/kept", b"x")
         base = store._layout.instance[: -len(b"instance")]
         body = {"key": messages._text(base), "range_end": messages._text(messages.after(base))}
@@ -396,7 +155,7 @@ def test_a_store_that_vanishes_is_never_read_as_empty(etcd: EtcdAddress) -> None
             await use(store)
         assert store.session.has_ended
         with pytest.raises(MetadataError, match="has no metadata store"):
-            await opened(etcd, create=False)
+            await open_on_etcd(etcd, create=False)
         await store.close()
 
     async def scenario() -> None:
@@ -422,7 +181,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
 
 def test_while_the_server_hangs_calls_end_and_the_session_is_not_sure(server: EtcdServer) -> None:
     async def scenario() -> None:
-        store = await opened(server.address, session=2)
+        store = await open_on_etcd(server.address, session=2)
         heard: list[str] = []
         store.watch("/w", heard.append, lambda: heard.append("missed"))
         await store.put("/e", b"", ephemeral=True)
@@ -450,7 +209,7 @@ def test_while_the_server_hangs_calls_end_and_the_session_is_not_sure(server: Et
 
 def test_a_server_that_was_killed_and_is_back_goes_on_with_the_session(server: EtcdServer) -> None:
     async def scenario() -> None:
-        store, other = await opened(server.address), await opened(server.address)
+        store, other = await open_on_etcd(server.address), await open_on_etcd(server.address)
         heard: list[str] = []
         store.watch("/w", heard.append, lambda: heard.append("missed"))
         await store.put("/e", b"", ABSENT, ephemeral=True)
@@ -476,10 +235,10 @@ def test_calls_go_to_the_next_server_when_one_is_away_or_hangs(server: EtcdServe
         first = await relay.start("/failover")
         nobody = Server(HOST, free_port())
         servers = (nobody, *first.servers, Server(HOST, port), *server.address.servers)
-        store = await opened(EtcdAddress(servers, "/failover"), session=6)
+        store = await open_on_etcd(EtcdAddress(servers, "/failover"), session=6)
         heard: list[str] = []
         store.watch("/w", heard.append, lambda: heard.append("missed"))
-        other = await opened(EtcdAddress(server.address.servers, "/failover"))
+        other = await open_on_etcd(EtcdAddress(server.address.servers, "/failover"))
         relay.close()
         await until(lambda: store._gateway.server == servers[3])
         await other.put("/w/x", b"")
@@ -498,7 +257,7 @@ def test_a_server_that_comes_back_empty_ends_the_session_and_is_refused(
     server: EtcdServer,
 ) -> None:
     async def scenario() -> None:
-        store = await opened(server.address, session=20)
+        store = await open_on_etcd(server.address, session=20)
         await store.put("/kept", b"x")
         server.process.kill()
         shutil.rmtree(server.data)
@@ -509,7 +268,7 @@ def test_a_server_that_comes_back_empty_ends_the_session_and_is_refused(
         with pytest.raises(MetadataRefusedError):
             await store.put("/kept", b"y")
         with pytest.raises(MetadataError, match="has no metadata store"):
-            await opened(server.address, create=False)
+            await open_on_etcd(server.address, create=False)
         await store.close()
 
     asyncio.run(scenario())
@@ -579,6 +338,6 @@ def test_without_a_server_the_attempt_ends() -> None:
     async def scenario() -> None:
         nobody = EtcdAddress((Server(HOST, free_port()), Server(HOST, free_port())))
         with pytest.raises(MetadataError, match="not answered in time"):
-            await opened(nobody, timeout=0.3)
+            await open_on_etcd(nobody, timeout=0.3)
 
     asyncio.run(scenario())
