@@ -100,7 +100,7 @@ def by_duckdb(table: str) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schema", [JsonSchema, AvroSchema])
+@pytest.mark.parametrize("schema", [JsonSchema, pytest.param(AvroSchema, marks=pytest.mark.chaos)])
 def test_each_read_is_a_beginning_of_the_topic(standalone: Standalone, schema: Any) -> None:
     some_was_read = threading.Event()
 
@@ -131,7 +131,7 @@ def test_each_read_is_a_beginning_of_the_topic(standalone: Standalone, schema: A
         writer.join()
 
 
-@pytest.mark.parametrize("schema", [JsonSchema, AvroSchema])
+@pytest.mark.parametrize("schema", [pytest.param(JsonSchema, marks=pytest.mark.chaos), AvroSchema])
 def test_fields_that_are_added_later_are_null_before(standalone: Standalone, schema: Any) -> None:
     publish(standalone, schema, 1, 0, 100)
     table = directory(standalone)
