@@ -24,13 +24,13 @@ from pulsark.metadata.etcd.transactions import Transactions
 from pulsark.metadata.etcd.watch import Watch
 from pulsark.metadata.etcd.writer import Writer
 from pulsark.metadata.history import NONCE_BITS
+from pulsark.metadata.server_store import ServerStore
 from pulsark.metadata.session import SIGNS_A_DEADLINE
-from pulsark.metadata.single_writes import SingleWrites
 from pulsark.metadata.store import Versioned, check_page, check_parent, split_path
 from pulsark.metadata.watches import Watches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pulsark.metadata.etcd.address import EtcdAddress
     from pulsark.metadata.session import Session
@@ -42,8 +42,10 @@ CLOSE_SECONDS: Final = 3.0
 _KEYS_AT_FIRST: Final = 64
 
 
-class EtcdMetadataStore(SingleWrites):
+class EtcdMetadataStore(ServerStore):
     """One session. See ``open``."""
+
+    _marks: Marks
 
     def __init__(
         self,
@@ -124,17 +126,6 @@ class EtcdMetadataStore(SingleWrites):
     def session(self) -> Session:
         return self._lease.session
 
-    @property
-    def mark(self) -> int:
-        """As far as this process knows: what it has read is not newer."""
-        return self._marks.mark
-
-    def knows(self, mark: int) -> bool:
-        return self._marks.knows(mark)
-
-    def on_commit(self, listener: Callable[[int], None]) -> None:
-        self._marks.listen(listener)
-
     async def adopt(self, marks: Iterable[int]) -> None:
         nonce, above = self._runtime.rng.getrandbits(NONCE_BITS), tuple(marks)
         deadline = self._deadline()
@@ -195,16 +186,6 @@ class EtcdMetadataStore(SingleWrites):
             many = len(new) > at_once // 2
             at_once = min(METADATA_PAGE_MAX, 4 * at_once) if many else _KEYS_AT_FIRST
         return names[:limit]
-
-    async def next_id(self, path: str) -> int:
-        split_path(path)
-        return await self._counters.next(path)
-
-    def watch(
-        self, prefix: str, changed: Callable[[str], None], missed: Callable[[], None]
-    ) -> Callable[[], None]:
-        check_parent(prefix)
-        return self._watches.add(prefix, changed, missed)
 
     async def close(self) -> None:
         if self._closed:

@@ -19,7 +19,7 @@ from pulsark.metadata.based_values import decode
 from pulsark.metadata.changes import Change, Check, Delete, check_changes
 from pulsark.metadata.counters import Counters
 from pulsark.metadata.history import NONCE_BITS
-from pulsark.metadata.single_writes import SingleWrites
+from pulsark.metadata.server_store import ServerStore
 from pulsark.metadata.store import Versioned, check_page, check_parent, split_path
 from pulsark.metadata.watches import Watches
 from pulsark.metadata.zookeeper.change_queue import ChangeQueue, Ephemerals, telling
@@ -32,7 +32,7 @@ from pulsark.metadata.zookeeper.plan import Prune
 from pulsark.metadata.zookeeper.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pulsark.metadata.session import Session
     from pulsark.metadata.zookeeper.address import ZooKeeperAddress
@@ -42,8 +42,10 @@ LISTED_AT_ONCE: Final = 32
 """Directories that are listed at the same time."""
 
 
-class ZooKeeperMetadataStore(SingleWrites):
+class ZooKeeperMetadataStore(ServerStore):
     """One session. See ``open``."""
+
+    _marks: Marks
 
     def __init__(
         self,
@@ -110,17 +112,6 @@ class ZooKeeperMetadataStore(SingleWrites):
     @property
     def session(self) -> Session:
         return self._client.session
-
-    @property
-    def mark(self) -> int:
-        """As far as this process knows: what it has read is not newer."""
-        return self._marks.mark
-
-    def knows(self, mark: int) -> bool:
-        return self._marks.knows(mark)
-
-    def on_commit(self, listener: Callable[[int], None]) -> None:
-        self._marks.listen(listener)
 
     async def adopt(self, marks: Iterable[int]) -> None:
         await self._marks.start(self._runtime.rng.getrandbits(NONCE_BITS), marks)
@@ -207,16 +198,6 @@ class ZooKeeperMetadataStore(SingleWrites):
         except NoNodeError:
             return []
         return [*map(name_of, children)]
-
-    async def next_id(self, path: str) -> int:
-        split_path(path)
-        return await self._counters.next(path)
-
-    def watch(
-        self, prefix: str, changed: Callable[[str], None], missed: Callable[[], None]
-    ) -> Callable[[], None]:
-        check_parent(prefix)
-        return self._watches.add(prefix, changed, missed)
 
     async def close(self) -> None:
         if self._closed:
