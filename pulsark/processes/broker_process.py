@@ -8,8 +8,8 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from pulsark.config.store_urls import store_url
-from pulsark.errors import ConfigError, MetadataError
-from pulsark.processes.joined_metadata import join_metadata
+from pulsark.errors import ConfigError
+from pulsark.processes.joined_metadata import join_metadata, live_by
 from pulsark.processes.run_directory import RunDirectory
 from pulsark.processes.served_broker import ServedBroker, SharedPorts, Stored, within_fleet
 from pulsark.storage.backup.data_dir import DataDir
@@ -67,8 +67,7 @@ class BrokerProcess:
             # The bookie process has made it, or refused to start.
             raise ConfigError(f"the metadata store {path} is missing: was it moved or deleted?")
         metadata = await join_metadata(self._settings, path, self._runtime, create=False)
-        self._cleanup.push_async_callback(metadata.close)
-        metadata.session.on_end(self._session_ended)
+        live_by(metadata, self._cleanup, self._failed)
         return metadata
 
     async def _bookie(
@@ -81,10 +80,6 @@ class BrokerProcess:
         self._cleanup.push_async_callback(bookie.close)
         bookie.follow(metadata)
         return bookie
-
-    def _session_ended(self) -> None:
-        """Other brokers may own its bundles now: only a new process can start over."""
-        self._failed(MetadataError("the session of the metadata store has ended"))
 
     async def stop(self) -> None:
         """Stop everything in the reverse order; durable state is on disk afterwards."""

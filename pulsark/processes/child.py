@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from pulsark.errors import ConfigError, PulsarkError
 from pulsark.log_format import start_logging
 from pulsark.processes.duty import BEAT, BEAT_SECONDS, BOOKIE, Duty
+from pulsark.processes.until_signal import FAILED_STOP_SECONDS
 from pulsark.runtime import Runtime, collect_rarely, hand_over_promptly
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 STOP_SECONDS: Final = 20
 """An alarm of the system kills a process that takes longer to stop."""
-
-FAILED_STOP_SECONDS: Final = 5.0
-"""The same after a failure."""
 
 
 class Process(Protocol):

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from pulsark import __version__
 from pulsark.config.addresses import asks_for_login, check_access
-from pulsark.errors import ConfigError, MetadataError
+from pulsark.errors import ConfigError
 from pulsark.metadata.initialisation import check_initialized
 from pulsark.processes.access import warn_of_access
 from pulsark.processes.bookkeeper_storage import open_bookkeeper
-from pulsark.processes.joined_metadata import join_metadata
+from pulsark.processes.joined_metadata import join_metadata, live_by
 from pulsark.processes.loop_watch import LoopWatch
 from pulsark.processes.own_disks import open_roots
 from pulsark.processes.served_broker import ServedBroker, Stored
@@ -53,8 +53,7 @@ class ClusterBroker:
         check_access(settings.bindAddress, insecure=settings.insecure or asks_for_login(settings))
         warn_of_access(settings)
         metadata = await join_metadata(settings, "", runtime, create=False)
-        cleanup.push_async_callback(metadata.close)
-        metadata.session.on_end(self._session_ended)
+        live_by(metadata, cleanup, self._failed)
         watch = LoopWatch(metadata.session.timeout_seconds)
         watch.start()
         cleanup.callback(watch.close)
@@ -68,9 +67,6 @@ class ClusterBroker:
             **(await served.start()).as_json(),
             "version": __version__,
         }
-
-    def _session_ended(self) -> None:
-        self._failed(MetadataError("the session of the metadata store has ended"))
 
     async def stop(self) -> None:
         """Stop everything in the reverse order."""

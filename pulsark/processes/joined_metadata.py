@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pulsark.config.store_urls import configuration_store_url, is_etcd, store_url
+from pulsark.errors import MetadataError
 from pulsark.metadata.sqlite_shared import SharedSqliteMetadataStore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AsyncExitStack
+
     from pulsark.config.settings import Settings
+    from pulsark.errors import PulsarkError
     from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
 
@@ -36,6 +41,18 @@ async def join_metadata(
     except BaseException:
         await local.close()
         raise
+
+
+def live_by(
+    metadata: MetadataStore, cleanup: AsyncExitStack, failed: Callable[[PulsarkError], None]
+) -> None:
+    """Close the store at the end, and end with its session.
+
+    Others may own then what this process had: only a new process can start over.
+    """
+    cleanup.push_async_callback(metadata.close)
+    ended = MetadataError("the session of the metadata store has ended")
+    metadata.session.on_end(lambda: failed(ended))
 
 
 async def _open(url: str, settings: Settings, runtime: Runtime, *, create: bool) -> MetadataStore:

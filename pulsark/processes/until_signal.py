@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from pulsark.errors import PulsarkError
+from pulsark.runtime import collect_rarely
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pulsark.errors import PulsarkError
     from pulsark.processes.child import Process
 
 log = logging.getLogger(__name__)
+
+FAILED_STOP_SECONDS: Final = 5.0
+"""How long to try to stop in order after a failure: much of it may wait for what has failed."""
 
 
 async def serve_until_signal(
     make: Callable[[Callable[[PulsarkError], None]], Process],
     ready: asyncio.Future[dict[str, Any]],
+    *,
+    failed_stop_seconds: float | None = None,
 ) -> None:
     """Start, set ``ready`` to what was started, and stop in order at the end.
 
     The end is a signal, also while it starts, or an error with which the process calls what
-    ``make`` is given: it cannot go on. That is raised.
+    ``make`` is given: it cannot go on. That is raised, and the stop then takes no longer than
+    ``failed_stop_seconds``.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
@@ -45,11 +54,17 @@ async def serve_until_signal(
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             info = starting.result()
+            collect_rarely()
             log.info("serving", extra=info)
             ready.set_result(info)
         await ended
     finally:
         starting.cancel()
         await asyncio.wait({starting})
+        failed = any(
+            each.done() and not each.cancelled() and each.exception() for each in (starting, ended)
+        )
         end()  # from here on, a part that ends has not failed
-        await process.stop()
+        with contextlib.suppress(*((TimeoutError, PulsarkError) if failed else ())):
+            async with asyncio.timeout(failed_stop_seconds if failed else None):
+                await process.stop()

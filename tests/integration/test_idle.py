@@ -90,7 +90,7 @@ async def main():
         managedLedgerDefaultEnsembleSize=1, managedLedgerDefaultWriteQuorum=1,
         managedLedgerDefaultAckQuorum=1,
     )
-    standalone = Standalone(settings, Runtime())
+    standalone = Standalone(settings, Runtime(), lambda error: None)
     info = await standalone.start()
     port = int(info["brokerServiceUrl"].rsplit(":", 1)[1])
     reader, writer = await asyncio.open_connection("localhost", port)

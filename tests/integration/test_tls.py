@@ -183,7 +183,7 @@ def test_plain_ports_can_be_closed(certificates: Certificates, tmp_path: Path) -
     )
 
     async def main() -> None:
-        standalone = InProcess(settings, Runtime())
+        standalone = InProcess(settings, Runtime(), lambda error: None)
         info = await standalone.start()
         try:
             assert {key for key in info if key.endswith(("Url", "Tls"))} == {
