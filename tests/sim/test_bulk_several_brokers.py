@@ -86,12 +86,6 @@ class Writing(ThreeBrokers):
                 await asyncio.sleep(1)
         raise AssertionError("never answered")
 
-    def lose(self, host: str) -> None:
-        """The session of a broker ends: others may have all of its bundles from now on."""
-        self.brokers.stores[host].expire()
-        self.all.remove(self.brokers.brokers[f"{host}:8080"])
-        del self.brokers.brokers[f"{host}:8080"]
-
     def meanwhile(self, work: Coroutine[Any, Any, Any]) -> None:
         """Something that goes on beside a publish, and perhaps has to wait for it."""
         self._works.append(asyncio.create_task(work))

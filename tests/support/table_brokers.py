@@ -310,6 +310,12 @@ class ThreeBrokers:
             await broker.bundle_release.settled()
         await broker.ownership.own(name)
 
+    def lose(self, host: str) -> None:
+        """The session of a broker ends: others may have all of its bundles from now on."""
+        self.brokers.stores[host].expire()
+        self.all.remove(self.brokers.brokers[f"{host}:8080"])
+        del self.brokers.brokers[f"{host}:8080"]
+
     async def move(self, name: TopicName, to: Broker, *, in_order: bool) -> None:
         bundle = await to.ownership.bundle_named(name)
         before = await self.owner(name)
