@@ -7,18 +7,31 @@ connection ends, every unanswered request fails.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from pulsark.errors import BookieAwayError, ProtocolError, StorageError
-from pulsark.storage.remote_bookie.limits import BOOKIE_HELLO_BYTES_MAX
-from pulsark.storage.remote_bookie.messages import Hello, decode_error, decode_hello
-from pulsark.storage.remote_bookie.protocol import FrameReader, FrameType, frame_head
+from pulsark.storage.remote_bookie.limits import (
+    BOOKIE_HELLO_BYTES_MAX,
+    BOOKIE_MEMORY_ADD_BYTES_MIN,
+)
+from pulsark.storage.remote_bookie.messages import (
+    Hello,
+    decode_error,
+    decode_hello,
+    encode_place,
+)
+from pulsark.storage.remote_bookie.protocol import Flag, FrameReader, FrameType, frame_head
+from pulsark.storage.remote_bookie.shared_memory import SharedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pulsark.runtime import Done
+    from pulsark.runtime import Done, Piece
+
+log = logging.getLogger(__name__)
 
 
 class _Add(NamedTuple):
@@ -26,6 +39,7 @@ class _Add(NamedTuple):
     done: Done
     size: int
     sent_at: float
+    in_memory: bool
 
 
 class _Call(NamedTuple):
@@ -37,9 +51,16 @@ class Channel(asyncio.Protocol):
     """Created by ``Link``, which names the expected bookie and is told when the channel ends."""
 
     def __init__(
-        self, expected: Hello, add_seconds: float, ended: Callable[[Channel, StorageError], None]
+        self,
+        expected: Hello,
+        add_seconds: float,
+        ended: Callable[[Channel, StorageError], None],
+        memory_bytes: int,
     ) -> None:
-        """The channel fails if the bookie does not answer an add for ``add_seconds``."""
+        """The channel fails if the bookie does not answer an add for ``add_seconds``.
+
+        ``memory_bytes``: to share with the bookie, if it can; 0 for none.
+        """
         self._expected = expected
         self._add_seconds = add_seconds
         self._ended = ended
@@ -50,7 +71,9 @@ class Channel(asyncio.Protocol):
         """Set once all that was sent is answered, if only with why the connection ended."""
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(BOOKIE_HELLO_BYTES_MAX)
-        self._out: list[bytes] = []
+        self._out: list[Piece] = []
+        self._memory_bytes = memory_bytes
+        self._memory: SharedMemory | None = None
         self._flushing = False
         self._number = 0
         self._adds: deque[_Add] = deque()
@@ -62,10 +85,19 @@ class Channel(asyncio.Protocol):
         self.pending_bytes = 0
         """Bytes of unanswered adds."""
 
-    def add(self, pieces: Sequence[bytes], size: int, flags: int, done: Done) -> None:
-        """Send a record of ``size`` bytes; ``done`` as for ``Bookie.append``."""
-        number = self._send(FrameType.ADD, pieces, size, flags)
-        self._adds.append(_Add(number, done, size, self._loop.time()))
+    def add(
+        self, meta: bytes, payloads: Sequence[Piece], size: int, flags: int, done: Done
+    ) -> None:
+        """Send a record of ``size`` bytes in all; ``done`` as for ``Bookie.append``."""
+        place, in_payloads = None, size - len(meta)
+        if self._memory is not None and in_payloads >= BOOKIE_MEMORY_ADD_BYTES_MIN:
+            place = self._memory.put(payloads, in_payloads)
+        if place is None:
+            number = self._send(FrameType.ADD, (meta, *payloads), size, flags)
+        else:
+            body = encode_place(place) + meta
+            number = self._send(FrameType.ADD, (body,), len(body), flags | Flag.MEMORY)
+        self._adds.append(_Add(number, done, size, self._loop.time(), place is not None))
         self.pending_bytes += size
         if self._watch is None:
             self._watch = self._loop.call_later(self._add_seconds, self._look)
@@ -104,7 +136,7 @@ class Channel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _send(self, kind: FrameType, pieces: Sequence[bytes], size: int, flags: int) -> int:
+    def _send(self, kind: FrameType, pieces: Sequence[Piece], size: int, flags: int) -> int:
         self._number += 1
         self._out.append(frame_head(kind, self._number, size, flags))
         self._out.extend(pieces)
@@ -143,7 +175,15 @@ class Channel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self.tell(FrameType.HELLO, self._expected.encode())
+        hello = self._expected
+        if self._memory_bytes:
+            try:
+                self._memory = SharedMemory(self._memory_bytes)
+            except OSError as e:
+                log.warning("bookie %s: no memory to share: %s", hello.bookieId, e)
+            else:
+                hello = replace(hello, memoryBytes=self._memory.size, memoryFd=self._memory.fd)
+        self.tell(FrameType.HELLO, hello.encode())
         self.flush()
 
     def data_received(self, data: bytes) -> None:
@@ -162,6 +202,7 @@ class Channel(asyncio.Protocol):
             error = self.error = BookieAwayError(f"the connection to bookie {name} ended{reason}")
         self._transport = None
         self._out.clear()
+        self._keep_memory(0)
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
@@ -211,10 +252,19 @@ class Channel(asyncio.Protocol):
             raise ProtocolError(wrong)
         # The request bounds the size of its answer. From here on the bookie is trusted.
         self._reader.body_bytes_max = hello.bodyBytesMax
+        self._keep_memory(hello.memoryBytes)
         self.greeted.set_result(hello)
+
+    def _keep_memory(self, size: int) -> None:
+        """Only if the bookie has all of it."""
+        if self._memory is not None and size != self._memory.size:
+            self._memory.close()
+            self._memory = None
 
     def _answer(self, add: _Add, error: StorageError | None) -> None:
         self.pending_bytes -= add.size
+        if add.in_memory and self._memory is not None:
+            self._memory.give_back()
         try:
             add.done(error)
         except Exception as e:  # noqa: BLE001

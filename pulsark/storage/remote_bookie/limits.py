@@ -21,6 +21,12 @@ BOOKIE_SEND_BYTES = 1 << 20
 """Bytes that the kernel may hold on the way to a bookie, if the system allows so many. The more it
 holds, the less often two processes wake each other for one run."""
 
+BOOKIE_MEMORY_BYTES_MAX = 16 << 20
+"""Memory that a broker shares with a bookie process. What does not fit passes the socket."""
+
+BOOKIE_MEMORY_ADD_BYTES_MIN = 8 << 10
+"""Payloads of an add that go by shared memory. Smaller ones pass the socket with their frame."""
+
 BOOKIE_PENDING_BYTES_MAX = 256 << 20
 """Bytes in a broker that wait for one bookie. Above it, the broker gives the bookie up."""
 

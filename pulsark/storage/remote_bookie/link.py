@@ -42,11 +42,17 @@ def unix_socket(path: str) -> Connect:
 class Link:
     """Keeps one ``Channel`` open. Some requests may wait for it."""
 
-    def __init__(self, connect: Connect, expected: Hello, seconds: float) -> None:
-        """``seconds``: how long a request waits for an absent or silent bookie."""
+    def __init__(
+        self, connect: Connect, expected: Hello, seconds: float, memory_bytes: int = 0
+    ) -> None:
+        """``seconds``: how long a request waits for an absent or silent bookie.
+
+        ``memory_bytes``: to share with it, for large adds.
+        """
         self._connect = connect
         self._expected = expected
         self._seconds = seconds
+        self._memory_bytes = memory_bytes
         self.channel: Channel | None = None
         """The open channel."""
         self.opened: Callable[[Channel], None] = lambda _: None
@@ -93,7 +99,7 @@ class Link:
         pause = RETRY_SECONDS
         said = ""
         while True:
-            channel = Channel(self._expected, self._seconds, self._lost)
+            channel = Channel(self._expected, self._seconds, self._lost, self._memory_bytes)
             try:
                 async with asyncio.timeout(self._seconds):
                     await self._connect(channel)

@@ -30,6 +30,8 @@ from pulsark.storage.remote_bookie.protocol import PROTOCOL_VERSION
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pulsark.runtime import Piece
+
 _LEDGER = struct.Struct("<q")
 _RANGE = struct.Struct("<qqqq")
 _RELEASE = struct.Struct("<qq")
@@ -64,6 +66,10 @@ class Hello:
     bodyBytesMax: int = 0
     """The largest body that the bookie accepts; sent by the bookie."""
     version: int = PROTOCOL_VERSION
+    memoryBytes: int = 0
+    """Of the memory that the broker offers to share; from the bookie, that it shares."""
+    memoryFd: int = -1
+    """What the broker's process has it open as."""
 
     def encode(self) -> bytes:
         """JSON."""
@@ -90,9 +96,23 @@ def decode_hello(body: bytes) -> Hello:
     texts = (hello.bookieId, hello.instanceId, hello.storeId)
     if not all(isinstance(text, str) for text in texts):
         raise ProtocolError("a hello whose names are not strings")
-    if not all(type(number) is int for number in (hello.version, hello.bodyBytesMax)):
+    numbers = (hello.version, hello.bodyBytesMax, hello.memoryBytes, hello.memoryFd)
+    if not all(type(number) is int for number in numbers):
         raise ProtocolError("a hello whose numbers are not integers")
     return hello
+
+
+def encode_place(place: int) -> bytes:
+    """What an add begins with if its payloads lie in shared memory."""
+    return _LEDGER.pack(place)
+
+
+def decode_place(pieces: Sequence[Piece]) -> tuple[int, Sequence[Piece]]:
+    """The place, and what follows it."""
+    body = b"".join(pieces)
+    if len(body) < _LEDGER.size:
+        raise ProtocolError("an add without the place of its payloads")
+    return _LEDGER.unpack_from(body)[0], (memoryview(body)[_LEDGER.size :],)
 
 
 def encode_ledger(ledger_id: int) -> bytes:

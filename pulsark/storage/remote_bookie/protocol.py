@@ -8,8 +8,8 @@ number. ``docs/formats/bookie-protocol.md`` draws it.
 from __future__ import annotations
 
 import struct
-from enum import IntEnum, IntFlag
-from typing import TYPE_CHECKING, NamedTuple
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pulsark.errors import ProtocolError
 
@@ -44,15 +44,17 @@ class FrameType(IntEnum):
     ERROR = 66
 
 
-class Flag(IntFlag):
-    """Options of a request."""
+class Flag:
+    """Options of a request. Plain numbers: each add has some, and an ``IntFlag`` takes 1 us."""
 
-    RECOVERY = 1
+    RECOVERY: Final = 1
     """An add that is accepted on a fenced ledger."""
-    RESERVE = 2
+    RESERVE: Final = 2
     """An add that may use the reserved disk space."""
-    FENCE = 4
+    FENCE: Final = 4
     """Fence the ledger; the tail is answered once the fence is durable."""
+    MEMORY: Final = 8
+    """An add whose payloads lie in the shared memory: its place, then the record without them."""
 
 
 class Frame(NamedTuple):

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 from pulsark.errors import BookieAwayError, ProtocolError, StorageError
 from pulsark.storage.bookie.bookie import last_of
 from pulsark.storage.bookie.journal_format import TABLE_ENTRY, Kind, encode_record
-from pulsark.storage.remote_bookie.limits import BOOKIE_PENDING_BYTES_MAX, BOOKIE_RUN_BYTES_MAX
+from pulsark.storage.remote_bookie.limits import (
+    BOOKIE_MEMORY_BYTES_MAX,
+    BOOKIE_PENDING_BYTES_MAX,
+    BOOKIE_RUN_BYTES_MAX,
+)
 from pulsark.storage.remote_bookie.link import Link
 from pulsark.storage.remote_bookie.messages import (
     Hello,
@@ -68,7 +72,8 @@ class RemoteBookie:
         finally:
             await first.close()
         exactly = replace(hello, bodyBytesMax=0)
-        writes, reads = (Link(connect, exactly, seconds) for _ in range(2))
+        writes = Link(connect, exactly, seconds, BOOKIE_MEMORY_BYTES_MAX)
+        reads = Link(connect, exactly, seconds)
         bookie = cls(hello, writes, reads, seconds)
         writes.open()
         reads.open()
@@ -160,7 +165,7 @@ class RemoteBookie:
             # Earlier appends are under way, and must be answered before this one.
             channel.fail(error)
         else:
-            channel.add((meta, *run.payloads), size, flags, done)
+            channel.add(meta, run.payloads, size, flags, done)
             return
         asyncio.get_running_loop().call_soon(done, error)
 

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from pulsark.errors import ProtocolError, StorageError
 from pulsark.storage.bookie.journal import JournalRecord
-from pulsark.storage.bookie.journal_format import BadRecordError, Kind, received_record
+from pulsark.storage.bookie.journal_format import (
+    BadRecordError,
+    Kind,
+    decode_record_head,
+    received_record,
+)
 from pulsark.storage.remote_bookie.limits import (
     BOOKIE_CALLS_MAX,
     BOOKIE_HELLO_BYTES_MAX,
@@ -24,6 +30,7 @@ from pulsark.storage.remote_bookie.messages import (
     Hello,
     decode_hello,
     decode_ledger,
+    decode_place,
     decode_range,
     decode_release,
     encode_entries,
@@ -33,12 +40,15 @@ from pulsark.storage.remote_bookie.messages import (
     encode_tail,
 )
 from pulsark.storage.remote_bookie.protocol import Flag, Frame, FrameReader, FrameType, frame_head
+from pulsark.storage.remote_bookie.shared_memory import peer_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Any
 
+    from pulsark.runtime import Piece
     from pulsark.storage.bookie.embedded import EmbeddedBookie
+    from pulsark.storage.bookie.journal_format import RecordHead
 
     Answer = Coroutine[Any, Any, Sequence[bytes]]
 
@@ -66,6 +76,8 @@ class ServedConnection(asyncio.Protocol):
         self._reader = FrameReader(BOOKIE_HELLO_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
         self._greeted = False
+        self._memory: memoryview | None = None
+        """What the broker shares, for as long as a record of it is on its way."""
         self._hello_due: asyncio.TimerHandle | None = None
         self._paused = False
         self._calls = 0
@@ -84,7 +96,7 @@ class ServedConnection(asyncio.Protocol):
         self._hello_due = self._loop.call_later(HELLO_SECONDS, self.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self._transport = self._memory = None
         if self._hello_due is not None:
             self._hello_due.cancel()
         self._ended(self)
@@ -106,14 +118,20 @@ class ServedConnection(asyncio.Protocol):
     def _greet(self, frame: Frame) -> None:
         if frame.kind != FrameType.HELLO:
             raise ProtocolError(f"a frame of type {frame.kind} before the hello")
-        wrong = decode_hello(frame.body).mismatch(self._hello)
+        asked = decode_hello(frame.body)
+        wrong = asked.mismatch(self._hello)
         if wrong:
             raise ProtocolError(wrong)
+        if asked.memoryBytes and self._transport is not None:
+            connection = self._transport.get_extra_info("socket")
+            self._memory = peer_memory(connection, asked.memoryFd, asked.memoryBytes)
         self._greeted = True
         if self._hello_due is not None:
             self._hello_due.cancel()
         self._reader.body_bytes_max = self._hello.bodyBytesMax
-        self._write(FrameType.HELLO, frame.number, (self._hello.encode(),))
+        shared = asked.memoryBytes if self._memory is not None else 0
+        hello = replace(self._hello, memoryBytes=shared)
+        self._write(FrameType.HELLO, frame.number, (hello.encode(),))
 
     def _take(self, frame: Frame) -> None:
         if frame.kind == FrameType.ADD:
@@ -127,7 +145,10 @@ class ServedConnection(asyncio.Protocol):
             self._hold()
 
     def _add(self, frame: Frame) -> None:
-        head, meta, payloads = received_record(frame.pieces)
+        if frame.flags & Flag.MEMORY:
+            head, meta, payloads = self._in_memory(frame)
+        else:
+            head, meta, payloads = received_record(frame.pieces)
         if head.kind != Kind.ENTRIES or head.entries < 1 or min(head.ledger_id, head.first) < 0:
             raise ProtocolError("an add without a run of entries")
         self._unanswered_bytes += head.size
@@ -136,6 +157,14 @@ class ServedConnection(asyncio.Protocol):
         record = JournalRecord.received(head, meta, payloads, reserve, done)
         self._bookie.add(record, recovery=bool(frame.flags & Flag.RECOVERY))
         self._hold()
+
+    def _in_memory(self, frame: Frame) -> tuple[RecordHead, bytes, list[Piece]]:
+        place, pieces = decode_place(frame.pieces)
+        memory = self._memory
+        end = place + decode_record_head(pieces[0], 0).body_size
+        if memory is None or place < 0 or end > len(memory):
+            raise ProtocolError("an add with payloads where no memory is shared")
+        return received_record((*pieces, memory[place:end]))
 
     def _was_added(self, number: int, size: int, error: BaseException | None) -> None:
         self._unanswered_bytes -= size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -129,6 +130,36 @@ def test_who_pauses_between_large_frames_loses_nothing_to_others() -> None:
     events = decoder.buffer_updated(len(data))
     other.get_buffer()[: len(data)] = bytes(len(data))
     assert [entry for _, entry in events] == [*entries, None]
+
+
+@pytest.mark.parametrize("first", [1, 3000, "all of the good one, and 6 bytes"])
+def test_a_big_frame_that_is_wrong_comes_after_what_is_before_it(first: int | str) -> None:
+    """Its command would be longer than the frame. It is read at once, or in two parts."""
+    good = send_frame(send_command(1, 7), entry_of(bytes(20_000)))
+    first = first if isinstance(first, int) else len(good) + 6
+    data = good + struct.pack(">II", 20_000, 20_001) + bytes(20_000) + good
+    decoder = FrameDecoder(1 << 20)
+    found = iter(feed(decoder, data[:first]))
+    decoder.get_buffer()[: len(data) - first] = data[first:]
+    found = chain(found, decoder.buffer_updated(len(data) - first))
+    assert next(found)[0].send.sequence_id == 7
+    with pytest.raises(ProtocolError, match="command of 20001 bytes"):
+        next(found)
+
+
+def test_what_was_read_stays_when_others_read_before_it_is_used() -> None:
+    one, other = FrameDecoder(1 << 20), FrameDecoder(1 << 20)
+    data = b"".join(
+        send_frame(send_command(1, n), entry_of(bytes([n]) * size))
+        for n, size in enumerate((20_000, 10, 30_000))
+    )
+    one.get_buffer()[: len(data)] = data
+    events = one.buffer_updated(len(data))
+    buffer = other.get_buffer()
+    buffer[:] = bytes(len(buffer))
+    assert [entry_of(bytes([n]) * size) for n, size in enumerate((20_000, 10, 30_000))] == [
+        entry for _, entry in events
+    ]
 
 
 @pytest.mark.parametrize("read", [9, 1000, RECEIVE_BYTES])

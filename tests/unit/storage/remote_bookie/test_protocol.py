@@ -27,7 +27,14 @@ from pulsark.storage.bookie.journal_format import (
 )
 from pulsark.storage.remote_bookie import messages
 from pulsark.storage.remote_bookie.messages import Hello
-from pulsark.storage.remote_bookie.protocol import Frame, FrameReader, FrameType, frame_head
+from pulsark.storage.remote_bookie.protocol import (
+    Flag,
+    Frame,
+    FrameReader,
+    FrameType,
+    frame_head,
+)
+from pulsark.storage.remote_bookie.shared_memory import SharedMemory
 from tests.sim.pipe import Pipes
 from tests.sim.simulation import Simulation
 from tests.unit.storage.remote_bookie.test_remote_bookie import Wire
@@ -147,7 +154,16 @@ def record(kind: Kind = Kind.ENTRIES, ledger_id: int = 7, first: int = 0, count:
     return meta + b"".join(payloads)
 
 
+def in_memory(place: int) -> bytes:
+    body = messages.encode_place(place) + record()[:-1]
+    return frame(FrameType.ADD, 2, body, Flag.MEMORY)
+
+
 HELLO = frame(FrameType.HELLO, 1, Hello().encode())
+MEMORY = SharedMemory(4096)
+SHARED = Hello(memoryBytes=MEMORY.size, memoryFd=MEMORY.fd)
+SHARED_HELLO = frame(FrameType.HELLO, 1, SHARED.encode())
+TOO_MUCH = Hello(memoryBytes=1 << 40, memoryFd=MEMORY.fd)
 HOSTILE = {
     "not a hello": frame(FrameType.ADD, 1, record()),
     "a hello of no JSON": frame(FrameType.HELLO, 1, b"{"),
@@ -162,6 +178,12 @@ HOSTILE = {
     "a ledger below zero": HELLO + frame(FrameType.ADD, 2, record(ledger_id=-1)),
     "an entry below zero": HELLO + frame(FrameType.ADD, 2, record(first=-1)),
     "two records": HELLO + frame(FrameType.ADD, 2, record() * 2),
+    "an add in memory that is not shared": HELLO + in_memory(0),
+    "an add in memory without a place": HELLO + frame(FrameType.ADD, 2, b"1234", Flag.MEMORY),
+    "an add in memory without a record": HELLO + frame(FrameType.ADD, 2, bytes(20), Flag.MEMORY),
+    "memory of a size that is not allowed": frame(FrameType.HELLO, 1, TOO_MUCH.encode()),
+    "a place below zero": SHARED_HELLO + in_memory(-1),
+    "a place behind the memory": SHARED_HELLO + in_memory(MEMORY.size),
     "a short tail": HELLO + frame(FrameType.TAIL, 2, b""),
 }
 
