@@ -23,7 +23,6 @@ from pulsark.admin.http.broker_calls import target_of
 from pulsark.admin.http.inner import NAMED, REQUEST_ID, scope_of, serve
 from pulsark.admin.http.requests import TLS_PEER, body_bytes
 from pulsark.dispatch.peers.http_call import (
-    PeerAnswer,
     PeerBrokeOffError,
     PeerError,
     PeerGoneError,
@@ -32,6 +31,7 @@ from pulsark.dispatch.peers.http_call import (
 )
 from pulsark.dispatch.peers.peers import NotBelievedError, NotOwnerError, Peers
 from pulsark.dispatch.peers.whereabouts import Peer
+from pulsark.http_answer import HttpAnswer
 from pulsark.security.broker_calls import BrokerCall
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ class Forwarded(Response):
             request_id=getattr(request.state, NAMED, ""),
         )
 
-    async def _pass_on(self, answer: PeerAnswer, send: Send) -> None:
+    async def _pass_on(self, answer: HttpAnswer, send: Send) -> None:
         self._has_begun = True
         setattr(self._request.state, PASSED_ON, True)
         headers = [(name, value) for name, value in answer.headers if name not in _DROPPED]

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import h11
 
 from pulsark.errors import PulsarkError
+from pulsark.http_answer import HttpAnswer
 from pulsark.limits import HTTP_HEAD_BYTES_MAX, HTTP_PIECE_BYTES
 
 if TYPE_CHECKING:
@@ -54,73 +55,10 @@ class Request:
     body: bytes
 
 
-class PeerAnswer:
-    """A response whose body is streamed."""
-
-    def __init__(
-        self, connection: h11.Connection, reader: asyncio.StreamReader, seconds: float
-    ) -> None:
-        self._connection = connection
-        self._reader = reader
-        self._seconds = seconds
-        self.status = 0
-        self.headers: list[tuple[bytes, bytes]] = []
-
-    async def begin(self) -> None:
-        """Wait for status and headers."""
-        while True:
-            event = await self._next()
-            if isinstance(event, h11.Response):
-                self.status = event.status_code
-                self.headers = list(event.headers)
-                return
-            if not isinstance(event, h11.InformationalResponse):
-                raise PeerBrokeOffError("the connection ended before the answer began")
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """The body, as it arrives."""
-        while True:
-            event = await self._next()
-            if isinstance(event, h11.Data):
-                yield bytes(event.data)
-            elif isinstance(event, h11.EndOfMessage):
-                return
-            else:
-                raise PeerBrokeOffError("the connection ended within the answer")
-
-    async def read(self, most: int) -> bytes:
-        """The whole body; ``PeerBrokeOffError`` if it exceeds ``most`` bytes."""
-        found = bytearray()
-        async for piece in self.pieces():
-            found += piece
-            if len(found) > most:
-                raise PeerBrokeOffError(f"the answer has more than {most} bytes")
-        return bytes(found)
-
-    async def _next(self) -> Any:
-        data = None
-        while True:
-            try:
-                event = self._connection.next_event()
-                if event is not h11.NEED_DATA:
-                    return event
-                async with asyncio.timeout(self._seconds):
-                    data = await self._reader.read(HTTP_PIECE_BYTES)
-            except TimeoutError:
-                raise PeerSlowError(f"it sent nothing for {self._seconds:g} s") from None
-            except h11.RemoteProtocolError as error:
-                if data == b"":
-                    raise PeerBrokeOffError("the connection ended before the answer did") from None
-                raise PeerBrokeOffError(str(error)) from None
-            except OSError as error:
-                raise PeerBrokeOffError(str(error) or type(error).__name__) from None
-            self._connection.receive_data(data)
-
-
 @asynccontextmanager
 async def answered(
     url: str, request: Request, seconds: float, tls: ssl.SSLContext | None
-) -> AsyncIterator[PeerAnswer]:
+) -> AsyncIterator[HttpAnswer]:
     """Send a request; ``PeerError``. The connection closes with this context."""
     parts = urlsplit(url)
     head = _head(request, parts.netloc)
@@ -133,9 +71,17 @@ async def answered(
             )
     except (OSError, TimeoutError) as error:
         raise PeerGoneError(str(error) or type(error).__name__) from None
+
+    async def receive() -> bytes:
+        try:
+            async with asyncio.timeout(seconds):
+                return await reader.read(HTTP_PIECE_BYTES)
+        except TimeoutError:
+            raise PeerSlowError(f"it sent nothing for {seconds:g} s") from None
+
     try:
         connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=HTTP_HEAD_BYTES_MAX)
-        answer = PeerAnswer(connection, reader, seconds)
+        answer = HttpAnswer(connection, receive, PeerBrokeOffError)
         await _send(connection, writer, head, request.body, seconds)
         await answer.begin()
         yield answer

@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from pulsark.dispatch.peers.http_call import (
-    PeerAnswer,
     PeerError,
     PeerGoneError,
     Request,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.peers.whereabouts import Peer, Whereabouts
+    from pulsark.http_answer import HttpAnswer
     from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Runtime
 
@@ -88,7 +88,7 @@ class Peers:
         *,
         headers: list[tuple[bytes, bytes]] | None = None,
         body: bytes = b"",
-    ) -> AsyncIterator[PeerAnswer]:
+    ) -> AsyncIterator[HttpAnswer]:
         """Send one request to a broker; ``PeerError``, for example ``NotOwnerError``."""
         sent = list(headers or ())
         content_type = next((v for k, v in sent if k == _TYPE), b"").decode("latin-1")

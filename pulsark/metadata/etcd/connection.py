@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import h11
 
+from pulsark.http_answer import HttpAnswer
+
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from pulsark.metadata.etcd.address import Server
 
@@ -84,12 +86,8 @@ class Connection:
         whole = False
         try:
             async with asyncio.timeout(seconds):
-                status = await self._begin(path, headers, body)
-                found = bytearray()
-                async for piece in self._pieces():
-                    found += piece
-                    if len(found) > ANSWER_BYTES_MAX:
-                        raise BrokenError(f"its answer has more than {ANSWER_BYTES_MAX} bytes")
+                answer = await self._begin(path, headers, body)
+                found = await answer.read(ANSWER_BYTES_MAX)
             whole = True
         except TimeoutError:
             raise BrokenError(f"it has not answered for {seconds:g} s") from None
@@ -100,7 +98,7 @@ class Connection:
             self._http.start_next_cycle()
         else:
             self.close()
-        return Answer(status, bytes(found))
+        return Answer(answer.status, found)
 
     async def lines(
         self, path: str, headers: Sequence[tuple[bytes, bytes]], body: bytes, seconds: float
@@ -112,13 +110,13 @@ class Connection:
         try:
             try:
                 async with asyncio.timeout(seconds):
-                    status = await self._begin(path, headers, body)
+                    answer = await self._begin(path, headers, body)
             except TimeoutError:
                 raise BrokenError(f"it has not answered for {seconds:g} s") from None
-            if status != 200:
-                raise BrokenError(f"it answers with status {status}")
+            if answer.status != 200:
+                raise BrokenError(f"it answers with status {answer.status}")
             rest = bytearray()
-            async for piece in self._pieces():
+            async for piece in answer.pieces():
                 rest += piece
                 if b"\n" in piece:
                     *whole, last = bytes(rest).split(b"\n")
@@ -130,7 +128,9 @@ class Connection:
         finally:
             self.close()
 
-    async def _begin(self, path: str, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> int:
+    async def _begin(
+        self, path: str, headers: Sequence[tuple[bytes, bytes]], body: bytes
+    ) -> HttpAnswer:
         head = [(b"host", self._host), (b"content-length", b"%d" % len(body)), *headers]
         request = h11.Request(method="POST", target=path, headers=head)
         try:
@@ -140,36 +140,9 @@ class Connection:
             await self._writer.drain()
         except OSError as error:
             raise BrokenError(str(error)) from None
-        while True:
-            event = await self._next()
-            if isinstance(event, h11.Response):
-                return event.status_code
-            if not isinstance(event, h11.InformationalResponse):
-                raise BrokenError("it closed the connection before it answered")
-
-    async def _pieces(self) -> AsyncIterator[bytes]:
-        while True:
-            event = await self._next()
-            if isinstance(event, h11.Data):
-                yield bytes(event.data)
-            elif isinstance(event, h11.EndOfMessage):
-                return
-            else:
-                raise BrokenError("it closed the connection within its answer")
-
-    async def _next(self) -> Any:
-        while True:
-            try:
-                event = self._http.next_event()
-                if event is not h11.NEED_DATA:
-                    return event
-                self._http.receive_data(await self._reader.read(_PIECE_BYTES))
-            except OSError as error:
-                raise BrokenError(str(error) or type(error).__name__) from None
-            except h11.RemoteProtocolError as error:
-                # h11 speaks of its own states when the other side hangs up.
-                said = "it closed the connection before it answered"
-                raise BrokenError(said if self._reader.at_eof() else str(error)) from None
+        answer = HttpAnswer(self._http, lambda: self._reader.read(_PIECE_BYTES), BrokenError)
+        await answer.begin()
+        return answer
 
 
 def _notice_the_dead(sock: socket.socket | None) -> None:

@@ -129,7 +129,7 @@ async def test_who_closes_the_connection_is_said_to(caplog: pytest.LogCaptureFix
     _, client = await started(lambda path, number: None if number < 1 else GOOD)
     await client.read("kv/range", {}, soon(10))
     (warning,) = caplog.messages
-    assert warning.endswith("it closed the connection before it answered")
+    assert warning.endswith("the connection ended before the answer did")
     client.close()
 
 
