@@ -32,12 +32,20 @@ class Settings(PolicySettings):
     dataDir: str = setting(
         "data", "path", "Directory that holds everything a standalone stores", own=True
     )
-    bookies: int = setting(1, "count", "Embedded bookies of a standalone", ge=1, le=16, own=True)
+    bookies: int = setting(
+        1,
+        "count",
+        "Embedded bookies of a standalone; of `pulsark cluster`, which has 3 by default, "
+        "those of BookKeeper",
+        ge=1,
+        le=16,
+        own=True,
+    )
     standaloneBrokers: int = setting(
         1,
         "count",
         "Brokers of a standalone. With several, each is a process, and one more process has the "
-        "bookies",
+        "bookies. Also those of `pulsark cluster`, which has 2 by default",
         ge=1,
         le=BROKERS_MAX,
         own=True,
