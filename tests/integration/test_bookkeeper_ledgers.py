@@ -129,9 +129,18 @@ def test_a_bookie_that_hangs_holds_up_neither_a_producer_nor_the_next_owner(
             topic = await former.open("/managed-ledgers/t/n/persistent/hangs", publishing)
             publishing.start(topic)
             await publishing.until(200)
+            written = list[int]()
+            for _ in range(3):  # of each another bookie is asked first
+                writer = await former.ledgers.create(LedgerConfig(3, 3, 3), Writes())
+                writer.append([b"read"])
+                await writer.close()
+                written.append(writer.ledger_id)
             for broker in (former, new):
                 broker.bookies.relays[hanging].hold()
             since = time.monotonic()
+            for ledger_id in written:
+                assert await new.ledgers.read(ledger_id, 0, 0, 100) == [(0, b"read")]
+            assert time.monotonic() - since < 4, "a reader waited for it"
             await publishing.until(200)
             began = time.monotonic()
             again = await new.open("/managed-ledgers/t/n/persistent/hangs", publishing)
