@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pulsark.runtime import Runtime
     from pulsark.storage.bookie.bookie import Bookie
-    from pulsark.storage.ledger.metadata import LedgerConfig, LedgerMetadata
+    from pulsark.storage.ledger.metadata import LedgerConfig
     from pulsark.storage.ledger.placement import Places
 
 
@@ -72,21 +72,6 @@ class LedgerBookies:
     def count(self) -> int:
         """How many there are."""
         return len(self._bookies)
-
-    async def stored_end(self, metadata: LedgerMetadata) -> int:
-        """What another owner's open ledger has confirmed, as far as its bookies know."""
-        ensemble = metadata.ensembles[-1]
-        confirmed, errors = ensemble.first_entry_id - 1, []
-        for bookie_id in ensemble.bookies:
-            try:
-                tail = await self.get(bookie_id).tail(metadata.ledger_id, fence=False)
-            except StorageError as e:
-                errors.append(e)
-            else:
-                confirmed = max(confirmed, tail.last_confirmed)
-        if len(errors) == len(ensemble.bookies):
-            raise errors[0]
-        return confirmed
 
     def flush(self) -> None:
         """Let all bookies start with what they were given."""

@@ -73,6 +73,41 @@ class Copies:
                 raise
         return await self.read(repaired, first, last, max_bytes)
 
+    async def stored_end(self, metadata: LedgerMetadata) -> int:
+        """What another owner's open ledger has confirmed, as far as its bookies know.
+
+        Those that do not answer within the patience are left out, unless none has answered.
+        """
+        ensemble = metadata.ensembles[-1]
+        asked = {
+            asyncio.ensure_future(self._tail(name, metadata.ledger_id)): name
+            for name in ensemble.bookies
+        }
+        answered: set[asyncio.Future[int | StorageError]] = set()
+        pending = set(asked)
+        try:
+            answered, pending = await asyncio.wait(asked, timeout=self._patience or None)
+            for task in pending:
+                self._bookies.was_slow(asked[task])
+            while pending and not any(isinstance(task.result(), int) for task in answered):
+                more, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                answered |= more
+        finally:
+            for task in pending:
+                task.cancel()
+        found = [task.result() for task in asked if task in answered]
+        ends = [end for end in found if isinstance(end, int)]
+        if not ends:
+            raise gravest([error for error in found if isinstance(error, StorageError)])
+        return max(ensemble.first_entry_id - 1, *ends)
+
+    async def _tail(self, bookie_id: str, ledger_id: int) -> int | StorageError:
+        try:
+            tail = await self._bookies.get(bookie_id).tail(ledger_id, fence=False)
+        except StorageError as e:
+            return e
+        return tail.last_confirmed
+
     def in_order(
         self, metadata: LedgerMetadata, ensemble: Ensemble, entry_id: int
     ) -> Sequence[str]:
@@ -190,7 +225,7 @@ async def _first_of(
             if not answered:
                 for name in asked.values():
                     was_slow(name)
-            for task in answered:
+            for task in [task for task in asked if task in answered]:
                 del asked[task]
                 answer = task.result()
                 if not isinstance(answer, StorageError):

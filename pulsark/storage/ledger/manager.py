@@ -371,7 +371,7 @@ class LedgerManager:
             metadata = await self.open(ledger_id)
         if metadata.is_closed:
             return metadata, metadata.last_entry_id
-        return metadata, confirmed if confirmed >= 0 else await self._bookies.stored_end(metadata)
+        return metadata, confirmed if confirmed >= 0 else await self._copies.stored_end(metadata)
 
 
 @contextmanager

@@ -166,3 +166,26 @@ def test_a_stripe_of_a_bookie_that_hangs_is_read_from_its_other_copies() -> None
         assert sim.loop.time() - began == pytest.approx(PATIENCE_SECONDS)
 
     simulate(main)
+
+
+@pytest.mark.parametrize("hanging", [1, 2, 3])
+def test_who_reads_another_s_open_ledger_waits_for_no_bookie_that_hangs(hanging: int) -> None:
+    """What is confirmed is asked of all, and one answer is enough."""
+
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        writer = await cluster.manager().create(LedgerConfig(3, 3, 3), Writes())
+        for _, payload in ENTRIES:
+            writer.append([payload])
+            await writer.drained()
+        for name in in_order(cluster)[:hanging]:
+            cluster.bookies[name].hang()
+        read = asyncio.create_task(cluster.manager().read(0, 0, ALL, 100))
+        await asyncio.sleep(1.5 * PATIENCE_SECONDS)
+        if hanging == 3:
+            assert not read.done()
+            for bookie in cluster.all:
+                bookie.go_on()
+        assert await read == ENTRIES[:1], "with the second entry came that the first is confirmed"
+
+    simulate(main)
