@@ -209,13 +209,13 @@ def recovered(seed: int, moment: Moment, *, to_the_end: bool) -> None:
         sim.run(main())
 
 
-def explore(seed: int) -> int:
-    """Recover from every moment; go on to the end from some of them."""
+def explore(seed: int, every: int = 1) -> int:
+    """Recover from every moment, or each so many; go on to the end from some of them."""
 
     def one(number: int, moment: Moment) -> None:
         recovered(seed, moment, to_the_end=number % TO_THE_END_EVERY == 0)
 
-    return recover_each(seed, moments(seed), one)
+    return recover_each(seed, moments(seed), one, every)
 
 
 def test_a_crash_before_any_step_leaves_erasures_whole_or_undone() -> None:
@@ -268,4 +268,4 @@ def test_a_planted_bug_is_caught(
 ) -> None:
     plant(monkeypatch)
     with pytest.raises((AssertionError, FileNotFoundError)):
-        explore(SEED)
+        explore(SEED, every=3)
