@@ -6,14 +6,13 @@ broker has them in force before it serves, and as soon as it hears of a change.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
 from pulsark.config.dynamic import changed_by, take_over
-from pulsark.dispatch.loop.retries import until_read
-from pulsark.errors import ConfigError, CorruptMetadataError
+from pulsark.dispatch.loop.followed_value import FollowedValue
+from pulsark.errors import ConfigError
 from pulsark.metadata.paths import CONFIGURATION
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ log = logging.getLogger(__name__)
 _MEANWHILE = "settings stay as they are"
 
 
-class DynamicSettings:
+class DynamicSettings(FollowedValue):
     """The dynamic settings of one broker. They change its ``settings``."""
 
     def __init__(
@@ -39,30 +38,13 @@ class DynamicSettings:
         changed: Callable[[], Awaitable[None]],
     ) -> None:
         """``changed`` sees to it that whatever was made of the settings before follows them."""
+        super().__init__(metadata, CONFIGURATION, without=_MEANWHILE, meanwhile=_MEANWHILE)
         self._settings = settings
         self._started_with = dataclasses.replace(settings)
-        self._metadata = metadata
         self._record = record
         self._changed = changed
-        self._changes = 0
         self._is_behind = False
         """What was made of the settings does not follow them yet."""
-        self._reading: asyncio.Task[None] | None = None
-        self._end_watch: Callable[[], None] = lambda: None
-
-    async def start(self) -> None:
-        """Have them in force from now on."""
-        self._end_watch = self._metadata.watch(CONFIGURATION, self._heard, self._missed)
-        try:
-            await self.refresh()
-        except CorruptMetadataError as error:
-            log.warning("%s: %s", _MEANWHILE, error)
-
-    def close(self) -> None:
-        """Follow no longer."""
-        self._end_watch()
-        if self._reading is not None:
-            self._reading.cancel()
 
     async def values(self) -> Values:
         """What was changed, as text."""
@@ -106,11 +88,3 @@ class DynamicSettings:
             except ConfigError as error:
                 log.warning("a dynamic setting has no effect on this broker: %s", error)
         return wanted
-
-    def _heard(self, path: str) -> None:
-        self._missed()
-
-    def _missed(self) -> None:
-        self._changes += 1
-        if self._reading is None or self._reading.done():
-            self._reading = asyncio.create_task(until_read(self.refresh, _MEANWHILE))

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from pulsark.dispatch.loop.retries import until_read
+from pulsark.dispatch.loop.followed_value import FollowedValue
 from pulsark.errors import CorruptMetadataError, MetadataError
 from pulsark.metadata.isolation import policies_in
 from pulsark.metadata.paths import isolation_policies_path
@@ -25,37 +25,24 @@ _LOOK_SECONDS: Final = 1.0
 """So long a claim waits for the policies: the store that several clusters share may be away."""
 
 
-class IsolationSource:
+class IsolationSource(FollowedValue):
     """Follows the policies. While they cannot be read, the last known ones stay in force."""
 
     def __init__(self, metadata: MetadataStore, records: IsolationRecords, cluster: str) -> None:
-        self._metadata = metadata
+        super().__init__(
+            metadata,
+            isolation_policies_path(cluster),
+            without="there are no isolation policies",
+            meanwhile="isolation policies stay as they were known",
+        )
         self._records = records
         self._cluster = cluster
-        self._changes = 0
         self._version = ABSENT
         """Of the record that was read last."""
-        self._reading: asyncio.Task[None] | None = None
-        self._end_watch: Callable[[], None] = lambda: None
         self.policies: tuple[IsolationPolicy, ...] = ()
         """Ordered by name."""
         self.changed: Callable[[], None] = lambda: None
         """Called after a change."""
-
-    async def start(self) -> None:
-        """Read the policies, and watch them from now on."""
-        path = isolation_policies_path(self._cluster)
-        self._end_watch = self._metadata.watch(path, self._heard, self._missed)
-        try:
-            await self.refresh()
-        except CorruptMetadataError as error:
-            log.warning("cannot read the isolation policies: %s", error)
-
-    def close(self) -> None:
-        """Stop watching."""
-        self._end_watch()
-        if self._reading is not None:
-            self._reading.cancel()
 
     async def refresh(self) -> None:
         """Read the policies."""
@@ -99,15 +86,6 @@ class IsolationSource:
             raise CorruptMetadataError(
                 f"those of the cluster {self._cluster} are not known to this program: {error}"
             ) from error
-
-    def _heard(self, path: str) -> None:
-        self._missed()
-
-    def _missed(self) -> None:
-        self._changes += 1
-        if self._reading is None or self._reading.done():
-            work = until_read(self.refresh, "isolation policies stay as they were known")
-            self._reading = asyncio.create_task(work)
 
 
 def _version_of(found: Versioned | None) -> int:
