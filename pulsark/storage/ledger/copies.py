@@ -76,26 +76,29 @@ class Copies:
     async def stored_end(self, metadata: LedgerMetadata) -> int:
         """What another owner's open ledger has confirmed, as far as its bookies know.
 
-        Those that do not answer within the patience are left out, unless none has answered.
+        Those that do not answer within the patience are left out, unless none has answered. So are
+        those that were slow lately, unless they answer before the others.
         """
         ensemble = metadata.ensembles[-1]
-        asked = {
+        asked: dict[asyncio.Future[int | StorageError], str] = {
             asyncio.ensure_future(self._tail(name, metadata.ledger_id)): name
             for name in ensemble.bookies
         }
         answered: set[asyncio.Future[int | StorageError]] = set()
         pending = set(asked)
         try:
-            answered, pending = await asyncio.wait(asked, timeout=self._patience or None)
-            for task in pending:
+            quick = [task for task in asked if not self._bookies.is_slow(asked[task])]
+            answered, late = await asyncio.wait(quick or asked, timeout=self._patience or None)
+            for task in late:
                 self._bookies.was_slow(asked[task])
+            pending -= answered
             while pending and not any(isinstance(task.result(), int) for task in answered):
                 more, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 answered |= more
         finally:
             for task in pending:
                 task.cancel()
-        found = [task.result() for task in asked if task in answered]
+        found = [task.result() for task in asked if task.done() and not task.cancelled()]
         ends = [end for end in found if isinstance(end, int)]
         if not ends:
             raise gravest([error for error in found if isinstance(error, StorageError)])

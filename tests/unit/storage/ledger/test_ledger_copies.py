@@ -180,12 +180,16 @@ def test_who_reads_another_s_open_ledger_waits_for_no_bookie_that_hangs(hanging:
             await writer.drained()
         for name in in_order(cluster)[:hanging]:
             cluster.bookies[name].hang()
-        read = asyncio.create_task(cluster.manager().read(0, 0, ALL, 100))
+        reader = cluster.manager()
+        read = asyncio.create_task(reader.read(0, 0, ALL, 100))
         await asyncio.sleep(1.5 * PATIENCE_SECONDS)
         if hanging == 3:
             assert not read.done()
             for bookie in cluster.all:
                 bookie.go_on()
         assert await read == ENTRIES[:1], "with the second entry came that the first is confirmed"
+        began = sim.loop.time()
+        assert await reader.read(0, 0, ALL, 100) == ENTRIES[:1]
+        assert sim.loop.time() == began, "it is known by now who is slow"
 
     simulate(main)
