@@ -143,6 +143,7 @@ class Race:
         for number in range(config.ensemble_size + rng.randint(0, 2)):
             slow = SlowBookie(f"b{number}", rng)
             slow.loses = loses
+            slow.tells_end = self.seed % 2 == 0 or number % 2 == 0
             bookies.append(slow)
             cluster.bookies[slow.bookie_id] = slow
             if self.faults is not None:

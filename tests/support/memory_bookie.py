@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pulsark.errors import (
     BookieAwayError,
@@ -43,7 +43,10 @@ class MemoryBookie:
     ``held``: they wait for ``release_held``. ``down``: every call fails. ``leave``: appends fail
     and all else waits, until it is back. ``read_only``: every append fails. ``full``: appends
     without ``reserve`` fail. ``keeps_length``: whether it stores ``confirmed_bytes``.
+    ``tells_end``: whether its tails are sure, and have the last entry, as those of BookKeeper.
     """
+
+    tells_end = False
 
     def __init__(self, bookie_id: str = "b1", *, keeps_length: bool = True) -> None:
         self._bookie_id = bookie_id
@@ -131,7 +134,12 @@ class MemoryBookie:
         if fence:
             self._ledgers.setdefault(ledger_id, _Ledger()).fenced = True
         ledger = self._ledgers.get(ledger_id, _Ledger())
-        return LedgerTail(ledger.last_confirmed, ledger.last_entry_id, ledger.confirmed_bytes)
+        last = ledger.last_entry_id
+        found = LedgerTail(ledger.last_confirmed, last, ledger.confirmed_bytes)
+        if not self.tells_end:
+            return found
+        payload = None if last in ledger.corrupt else ledger.entries.get(last)
+        return replace(found, is_sure=True, last_payload=payload)
 
     async def recycle(self) -> int:
         await asyncio.sleep(0)

@@ -7,7 +7,7 @@ All methods are called on the event loop and none blocks it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -73,6 +73,10 @@ class LedgerTail:
     last_confirmed: int
     last_entry_id: int
     confirmed_bytes: int = -1
+    is_sure: bool = field(default=False, compare=False)
+    """Whether the bookie, asked for a later entry, would have been sure not to have it."""
+    last_payload: bytes | None = field(default=None, compare=False)
+    """The last entry, if it came along."""
 
 
 class Bookie(Protocol):

@@ -8,10 +8,10 @@ of stays true, but only if it was fenced first.
 1. The metadata goes to ``IN_RECOVERY``: the writer can change its ensemble no more.
 2. The bookies of the last ensemble are fenced, enough of them that no ack quorum is without.
    The highest LAC that they know is confirmed, and so is all before the last ensemble.
-3. From there it reads forward. An entry that any bookie of its write set has is written to all
-   of them, and counts. The first entry that enough bookies are sure not to have is the end.
-   Anything else, such as a checksum that fails, is unknown: recovery stops with an error, to be
-   tried again.
+3. From there it reads forward, unless the answers to the fence have told what is there. An entry
+   that any bookie of its write set has is written to all of them, and counts. The first entry that
+   enough bookies are sure not to have is the end. Anything else, such as a checksum that fails, is
+   unknown: recovery stops with an error, to be tried again.
 4. The metadata is closed at that end. If the ledger is closed already, another broker recovered it
    too, and its end holds.
 
@@ -90,7 +90,8 @@ class _Recovery:
         self._bookies = bookies
         self._ledger_id = metadata.ledger_id
         self._ensemble: Ensemble = metadata.ensembles[-1]
-        self._fenced: set[str] = set()
+        self._tails: dict[str, LedgerTail] = {}
+        """What bookies have said when they were fenced."""
         self._asked: dict[int, list[list[bytes] | StorageError]] = {}
         """What holders have said of an entry since they were fenced, until that is used."""
         self._slow: set[str] = set()
@@ -157,7 +158,7 @@ class _Recovery:
 
     async def _tail(self, bookie_id: str) -> LedgerTail:
         tail = await self._bookies.get(bookie_id).tail(self._ledger_id, fence=True)
-        self._fenced.add(bookie_id)
+        self._tails[bookie_id] = tail
         return tail
 
     def _unfenced(self) -> list[str]:
@@ -165,7 +166,7 @@ class _Recovery:
         config = self._metadata.config
         for residue in range(config.ensemble_size):
             holders = self._metadata.holders(self._ensemble, residue)
-            missing = [name for name in holders if name not in self._fenced]
+            missing = [name for name in holders if name not in self._tails]
             if len(missing) >= config.ack_quorum:
                 return missing
         return []
@@ -254,6 +255,9 @@ class _Recovery:
 
     async def _ask_holders(self, entry_id: int) -> list[list[bytes] | StorageError]:
         holders = self._metadata.holders(self._ensemble, entry_id)
+        told = [self._told(name, entry_id) for name in holders]
+        if None not in told:
+            return [each for each in told if each is not None]
         asked = {name: self._ask(name, entry_id) for name in holders}
         return await self._enough(
             asked, lambda found: self._decide(found) or any(map(_is_sealed_or_there, found))
@@ -271,8 +275,11 @@ class _Recovery:
 
         Raises a ``StorageError`` if it does not know.
         """
-        if bookie_id not in self._fenced:
+        if bookie_id not in self._tails:
             await self._tail(bookie_id)
+        told = self._told(bookie_id, entry_id)
+        if told is not None:
+            return told
         try:
             found = await self._read(bookie_id, entry_id, entry_id + _READ_ENTRIES)
             run = _run_from(found, entry_id)
@@ -286,6 +293,18 @@ class _Recovery:
         if not run:
             raise StorageError(f"bookie {bookie_id} gave no answer for entry {entry_id}")
         return run
+
+    def _told(self, bookie_id: str, entry_id: int) -> list[bytes] | None:
+        """What ``_ask`` would answer, if the bookie's answer to the fence tells that already.
+
+        It was given after the fence: what was not there then can only be a recovery's copy now.
+        """
+        tail = self._tails.get(bookie_id)
+        if tail is None or not tail.is_sure or entry_id < tail.last_entry_id:
+            return None
+        if entry_id > tail.last_entry_id:
+            return []
+        return None if tail.last_payload is None else [tail.last_payload]
 
     async def _read(self, bookie_id: str, first: int, last: int) -> list[tuple[int, bytes]]:
         return await self._bookies.get(bookie_id).read(self._ledger_id, first, last, READ_BYTES)

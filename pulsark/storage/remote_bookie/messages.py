@@ -155,7 +155,8 @@ def encode_tail(tail: LedgerTail) -> bytes:
 
 def decode_tail(body: bytes) -> LedgerTail:
     """The inverse of ``encode_tail``."""
-    return LedgerTail(*_unpack(_TAIL, body))
+    last_confirmed, last_entry_id, confirmed_bytes = _unpack(_TAIL, body)
+    return LedgerTail(last_confirmed, last_entry_id, confirmed_bytes)
 
 
 def encode_entries(entries: Sequence[tuple[int, bytes]]) -> list[bytes]:

@@ -28,9 +28,10 @@ SETTINGS = ClientSettings(connect_seconds=10, read_seconds=10)
 HANG_UP = -1
 
 
-def stored(entry_id: int, payload: bytes = b"payload") -> bytes:
-    """An entry as a bookie keeps it; each has seven bytes."""
-    frames = encode_adds(7, entry_id, entry_id - 1, entry_id * 7, [payload], PLAIN)
+def stored(entry_id: int, payload: bytes = b"payload", unconfirmed: int = 0) -> bytes:
+    """An entry as a bookie keeps it; each has seven bytes. So many before it may not count."""
+    confirmed = entry_id - 1 - unconfirmed
+    frames = encode_adds(7, entry_id, confirmed, entry_id * 7, [payload], PLAIN)
     return b"".join(frames.buffers)[28:]
 
 
@@ -160,7 +161,8 @@ def test_only_a_bookie_that_is_sure_says_that_there_is_none(
         assert type(raised.value) is kind
         server.codes = [code]
         if code in (1, 2):
-            assert await bookie.tail(7, fence=True) == LedgerTail(-1, -1)
+            tail = await bookie.tail(7, fence=True)
+            assert (tail, tail.is_sure) == (LedgerTail(-1, -1), True)
         else:
             with pytest.raises(StorageError):
                 await bookie.tail(7, fence=True)
@@ -198,10 +200,15 @@ def test_a_gap_is_looked_behind() -> None:
 def test_the_end_of_a_ledger_is_that_of_its_last_entry() -> None:
     async def scenario(bookie: BookKeeperBookie, server: Server) -> None:
         server.entries = {n: stored(n) for n in range(5)}
-        assert await bookie.tail(7, fence=True) == LedgerTail(3, 4, 28)
-        assert server.asked == [(2, -1, 1), (2, 3, 0)]
-        del server.entries[3]
-        assert await bookie.tail(7, fence=False) == LedgerTail(3, 4, -1), "the length is not known"
+        tail = await bookie.tail(7, fence=True)
+        assert tail == LedgerTail(3, 4, 28)
+        assert (tail.is_sure, tail.last_payload) == (True, b"payload")
+        assert server.asked == [(2, -1, 1)]
+        server.entries[4] = stored(4, unconfirmed=1)
+        assert await bookie.tail(7, fence=True) == LedgerTail(2, 4, 21)
+        assert server.asked[1:] == [(2, -1, 1), (2, 2, 0)]
+        del server.entries[2]
+        assert await bookie.tail(7, fence=False) == LedgerTail(2, 4, -1), "the length is not known"
         server.entries[4] = server.entries[4][:-1] + b"?"
         with pytest.raises(CorruptEntryError):
             await bookie.tail(7, fence=True)

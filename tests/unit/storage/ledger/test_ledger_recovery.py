@@ -47,13 +47,17 @@ async def contents(manager: LedgerManager, ledger_id: int = 0) -> list[bytes]:
 
 
 @pytest.mark.feature("F74")
-@pytest.mark.parametrize("keeps_length", [True, False])
+@pytest.mark.parametrize(
+    ("keeps_length", "tells_end"), [(True, False), (False, False), (True, True)]
+)
 @pytest.mark.parametrize("config", [(1, 1, 1), (3, 3, 2), (3, 2, 2), (5, 3, 2), (4, 1, 1)])
 def test_all_that_was_confirmed_is_there_and_the_writer_is_stopped(
-    config: tuple[int, int, int], keeps_length: bool
+    config: tuple[int, int, int], keeps_length: bool, tells_end: bool
 ) -> None:
     async def main(sim: Simulation) -> None:
         cluster = Cluster(sim, config[0], keeps_length=keeps_length)
+        for bookie in cluster.all:
+            bookie.tells_end = tells_end
         writer, writes = await started(cluster, LedgerConfig(*config), 12)
         owner = cluster.manager()
         metadata = await owner.recover(0)
@@ -70,9 +74,12 @@ def test_all_that_was_confirmed_is_there_and_the_writer_is_stopped(
     simulate(main)
 
 
-def test_an_entry_that_one_bookie_has_is_copied_to_all_and_kept() -> None:
+@pytest.mark.parametrize("tells_end", [True, False])
+def test_an_entry_that_one_bookie_has_is_copied_to_all_and_kept(tells_end: bool) -> None:
     async def main(sim: Simulation) -> None:
         cluster = Cluster(sim, 3)
+        for bookie in cluster.all:
+            bookie.tells_end = tells_end
         await started(cluster, LedgerConfig(3, 3, 2), 1)
         cluster.bookies["b3"].put(0, 1, b"perhaps")
         metadata = await cluster.manager().recover(0)
@@ -189,6 +196,38 @@ def test_where_a_second_bookie_hangs_a_recovery_waits() -> None:
         assert not recovery.done()
         cluster.bookies["b2"].go_on()
         assert (await recovery).last_entry_id == 4
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("entries", [0, 1, 3])
+def test_what_bookies_told_when_they_were_fenced_is_not_asked_again(entries: int) -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        await started(cluster, LedgerConfig(3, 3, 2), entries)
+        for bookie in cluster.all:
+            bookie.tells_end = True
+            bookie.read = unasked  # type: ignore[method-assign]
+        assert (await cluster.manager().recover(0)).last_entry_id == entries - 1
+        for bookie in cluster.all:
+            del bookie.read  # type: ignore[method-assign]
+        assert await contents(cluster.manager()) == [b"%d" % n for n in range(entries)]
+
+    async def unasked(*_: object) -> list[tuple[int, bytes]]:
+        raise AssertionError("asked again")
+
+    simulate(main)
+
+
+def test_an_entry_of_which_one_copy_is_damaged_is_read_from_another() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        await started(cluster, LedgerConfig(3, 3, 2), 3)
+        for bookie in cluster.all:
+            bookie.tells_end = True
+        cluster.bookies["b1"].corrupt(0, 2)
+        assert (await cluster.manager().recover(0)).last_entry_id == 2
+        assert (await contents(cluster.manager()))[2] == b"2"
 
     simulate(main)
 
