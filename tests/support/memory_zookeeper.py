@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -97,7 +98,8 @@ class MemoryZooKeeper:
         for depth in range(len(parts)):
             node = "/" + "/".join(parts[: depth + 1])
             if node not in self.nodes:
-                await self.create(node)
+                with suppress(NodeExistsError):
+                    await self.create(node)
 
     async def set(self, path: str, data: bytes, version: int = ANY) -> int:
         return await self._write(lambda: self._set(SetNode(path, data, version)))

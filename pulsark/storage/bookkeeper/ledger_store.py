@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 from pulsark.errors import BadVersionError, CorruptMetadataError, MetadataRefusedError
-from pulsark.metadata.guarded import check_guard, guard_of, is_guarded
+from pulsark.metadata.guarded import check_guard, is_guarded
 from pulsark.metadata.store import ABSENT
 from pulsark.metadata.zookeeper.nodes import (
     CreateNode,
     DeleteNode,
-    NodeError,
     NodeExistsError,
     NodeVersionError,
     NoNodeError,
     NotEmptyError,
     SetNode,
 )
+from pulsark.storage.bookkeeper.guarded_writes import ATTEMPTS, GuardedWrites
 from pulsark.storage.bookkeeper.nodes import LedgerNode, decode_node, new_node
 from pulsark.storage.bookkeeper.paths import ledger_node, parents
 from pulsark.storage.ledger.store import (
@@ -31,13 +31,9 @@ if TYPE_CHECKING:
     from pulsark.metadata.store import MetadataStore
     from pulsark.metadata.zookeeper.guard_nodes import GuardNodes
     from pulsark.metadata.zookeeper.lasting import RawNodes
-    from pulsark.metadata.zookeeper.nodes import CheckNode, Operation, Result
     from pulsark.storage.bookkeeper.encoder import LedgerKeys
     from pulsark.storage.bookkeeper.ids import LedgerIds
     from pulsark.storage.ledger.metadata import LedgerMetadata
-
-
-_ATTEMPTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +60,7 @@ class BookKeeperLedgerStore(ComparedLedgerStore):
         self._zookeeper = cluster.zookeeper
         self._metadata = metadata
         self._attached = MetadataLedgerStore(metadata)
-        self._checks: list[CheckNode] | None = None
-        """Those of the guard, as far as they are known."""
+        self._writes = GuardedWrites(cluster.zookeeper, metadata, cluster.guards)
 
     async def new_id(self) -> int:
         return await self._cluster.ids.new()
@@ -104,37 +99,16 @@ class BookKeeperLedgerStore(ComparedLedgerStore):
             return StoredLedger(node.metadata(ledger_id), 0, node)
         node = node.changed(metadata)
         try:
-            version = await self._write(SetNode(path, node.encode(), over.version))
+            version = await self._writes.do(SetNode(path, node.encode(), over.version))
         except (NodeVersionError, NoNodeError) as e:
             raise BadVersionError(path, f"is not at version {over.version}") from e
         assert isinstance(version, int)
         return StoredLedger(node.metadata(ledger_id), version, node)
 
-    async def _write(self, operation: Operation) -> Result:
-        """Do it if the guard holds, which is checked in the same commit where that can be."""
-        guard, guards = guard_of(self._metadata), self._cluster.guards
-        if guard is None or guards is None:
-            await self.check_owner()
-            return (await self._zookeeper.multi([operation]))[0]
-        for _ in range(_ATTEMPTS):
-            if self._checks is None:
-                self._checks = await guards.checks(guard)
-            checks = self._checks
-            if checks is not None:
-                try:
-                    return (await self._zookeeper.multi([*checks, operation]))[-1]
-                except NodeError as e:
-                    if e.index >= len(checks):
-                        raise
-            # Another owner, or the checks are outdated: the metadata store knows.
-            self._checks = None
-            await self.check_owner()
-        raise MetadataRefusedError(f"{operation.path}: who owns it changes all the time")
-
     async def _create(self, path: str, data: bytes) -> None:
-        for _ in range(_ATTEMPTS):
+        for _ in range(ATTEMPTS):
             try:
-                await self._write(CreateNode(path, data))
+                await self._writes.do(CreateNode(path, data))
             except NodeExistsError as e:
                 raise BadVersionError(path, "exists") from e
             except NoNodeError:
@@ -147,7 +121,7 @@ class BookKeeperLedgerStore(ComparedLedgerStore):
     async def delete(self, ledger_id: int) -> None:
         path = self._path(ledger_id)
         try:
-            await self._write(DeleteNode(path))
+            await self._writes.do(DeleteNode(path))
         except NoNodeError:
             await self._attached.delete(ledger_id)
             return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from pulsark.errors import BadVersionError, OutcomeUnknownError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
+from pulsark.metadata.zookeeper.nodes import Operation, Result
 from pulsark.storage.bookkeeper.encoder import LedgerKeys
 from pulsark.storage.bookkeeper.ids import LedgerIds
 from pulsark.storage.bookkeeper.ledger_store import BookKeeperCluster, BookKeeperLedgerStore
@@ -55,6 +58,33 @@ def test_ids_are_counted_and_leave_no_nodes() -> None:
         assert [await first.new(), await second.new(), await first.new()] == [0, 1, 2]
         await turns()
         assert [p for p in server.nodes if "ID-" in p] == []
+
+    simulate(main)
+
+
+def test_ids_that_are_asked_for_together_are_given_together() -> None:
+    class Counting(MemoryZooKeeper):
+        multis = 0
+
+        async def multi(self, operations: Sequence[Operation]) -> list[Result]:
+            self.multis += 1
+            return await super().multi(operations)
+
+    async def main(_: Simulation) -> None:
+        server = Counting()
+        ids = ids_of(server)
+        assert await ids.new() == 0
+        await turns()
+        before = server.multis
+        asked = [asyncio.ensure_future(ids.new()) for _ in range(251)]
+        asked.pop().cancel()
+        assert await asyncio.gather(*asked) == [*range(1, 251)]
+        await turns()
+        assert server.multis - before == 6, "created, and deleted, a hundred at a time"
+        assert [p for p in server.nodes if "ID-" in p] == []
+        server.counters["/ledgers/idgen/ID-"] = 2**31 - 3
+        found = await asyncio.gather(*(ids.new() for _ in range(4)))
+        assert found == [2**31 - 3, 2**31 - 2, 1 << 32, (1 << 32) + 1]
 
     simulate(main)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 
-from pulsark.errors import MetadataRefusedError, OwnershipLostError
+from pulsark.errors import BadVersionError, MetadataRefusedError, OwnershipLostError
 from pulsark.metadata.based_values import encode
 from pulsark.metadata.changes import Check
 from pulsark.metadata.guarded import GuardedMetadataStore
@@ -16,11 +18,13 @@ from pulsark.metadata.zookeeper.guard_nodes import GuardNodes
 from pulsark.metadata.zookeeper.layout import INSTANCE, Layout, part_node, part_of
 from pulsark.metadata.zookeeper.nodes import Operation, Result
 from pulsark.storage.bookkeeper.encoder import LedgerKeys
+from pulsark.storage.bookkeeper.guarded_writes import AT_ONCE, BYTES_AT_ONCE
 from pulsark.storage.bookkeeper.ids import LedgerIds
 from pulsark.storage.bookkeeper.ledger_store import BookKeeperCluster, BookKeeperLedgerStore
 from pulsark.storage.ledger import decisions
 from pulsark.storage.ledger.metadata import Ensemble, LedgerConfig, LedgerMetadata, LedgerState
 from tests.sim.simulation import Simulation
+from tests.support.faulty_metadata import Fate
 from tests.support.ledgers import simulate
 from tests.support.memory_zookeeper import MemoryZooKeeper
 
@@ -33,12 +37,15 @@ OPENED = LedgerMetadata(
 )
 
 
+@dataclass
 class Server(MemoryZooKeeper):
     """Somebody may be quicker than a multi that is on its way."""
 
     quicker: Callable[[], Awaitable[None]] | None = None
+    multis: int = 0
 
     async def multi(self, operations: Sequence[Operation]) -> list[Result]:
+        self.multis += 1
         quicker, self.quicker = self.quicker, None
         if quicker is not None:
             await quicker()
@@ -159,5 +166,105 @@ def test_another_store_has_no_guards_here() -> None:
     async def scenario(world: World, _: BookKeeperLedgerStore) -> None:
         assert await GuardNodes.find(world.server, ROOT, "y") is None
         assert await GuardNodes.find(world.server, "/clusters/two", "x") is None
+
+    run(scenario)
+
+
+def opened(ledger_id: int) -> LedgerMetadata:
+    return replace(OPENED, ledger_id=ledger_id)
+
+
+def test_what_is_written_in_one_turn_is_one_commit() -> None:
+    async def scenario(world: World, ledgers: BookKeeperLedgerStore) -> None:
+        await ledgers.create(opened(1))
+        before = world.server.multis
+        stored = await asyncio.gather(*(ledgers.create(opened(n)) for n in range(2, 52)))
+        assert world.server.multis == before + 1
+        closed = await asyncio.gather(
+            *(ledgers.update(each, decisions.close(3, 4)) for each in stored)
+        )
+        assert world.server.multis == before + 2
+        assert [await ledgers.get(n) for n in range(2, 52)] == closed
+        await asyncio.gather(*(ledgers.create(opened(n)) for n in range(52, 52 + AT_ONCE + 1)))
+        assert world.server.multis == before + 4
+
+    run(scenario)
+
+
+def test_very_large_nodes_are_not_written_together() -> None:
+    async def scenario(world: World, ledgers: BookKeeperLedgerStore) -> None:
+        await ledgers.create(opened(1))
+        before = world.server.multis
+        large = LedgerConfig(3, 3, 2, owner="/" + "o" * BYTES_AT_ONCE)
+        await asyncio.gather(
+            *(ledgers.create(replace(opened(n), config=large)) for n in range(2, 6))
+        )
+        assert world.server.multis == before + 4
+
+    run(scenario)
+
+
+def test_what_is_refused_keeps_nothing_else_from_being_written() -> None:
+    async def scenario(world: World, ledgers: BookKeeperLedgerStore) -> None:
+        first = await ledgers.create(opened(1))
+        closed = await ledgers.update(first, decisions.close(3, 4))
+        results = await asyncio.gather(
+            *(ledgers.create(opened(n)) for n in (2, 1, 3)),
+            ledgers.put(opened(1), first),
+            ledgers.create(opened(4)),
+            return_exceptions=True,
+        )
+        assert [isinstance(each, BadVersionError) for each in results] == [
+            False, True, False, True, False,
+        ]  # fmt: skip
+        assert results[0::2] == [await ledgers.get(n) for n in (2, 3, 4)]
+        assert await ledgers.get(1) == closed
+
+    run(scenario)
+
+
+def test_the_first_ledgers_of_a_directory_are_written_together() -> None:
+    async def scenario(world: World, ledgers: BookKeeperLedgerStore) -> None:
+        before = world.server.multis
+        stored = await asyncio.gather(*(ledgers.create(opened(n)) for n in range(50)))
+        assert world.server.multis - before <= 3
+        assert [await ledgers.get(n) for n in range(50)] == stored
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("fate", [Fate.NEVER, Fate.UNHEARD])
+def test_all_that_a_lost_answer_was_about_is_looked_at_again(fate: Fate) -> None:
+    async def scenario(world: World, ledgers: BookKeeperLedgerStore) -> None:
+        await ledgers.create(opened(1))
+        world.server.fates.append(fate)
+        stored = await asyncio.gather(*(ledgers.create(opened(n)) for n in range(2, 9)))
+        assert [await ledgers.get(n) for n in range(2, 9)] == stored
+
+    run(scenario)
+
+
+def test_nothing_is_written_together_past_a_new_owner() -> None:
+    async def scenario(world: World, ledgers: BookKeeperLedgerStore) -> None:
+        await ledgers.create(opened(1))
+        world.server.quicker = world.claim
+        results = await asyncio.gather(
+            *(ledgers.create(opened(n)) for n in range(2, 9)), return_exceptions=True
+        )
+        assert {type(each) for each in results} == {OwnershipLostError}
+        assert [await ledgers.get(n) for n in range(2, 9)] == [None] * 7
+
+    run(scenario)
+
+
+def test_who_waits_no_longer_has_nothing_written() -> None:
+    async def scenario(world: World, ledgers: BookKeeperLedgerStore) -> None:
+        await ledgers.create(opened(1))
+        gone = asyncio.ensure_future(ledgers.create(opened(2)))
+        stays = asyncio.ensure_future(ledgers.create(opened(3)))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await stays
+        assert await ledgers.get(2) is None
 
     run(scenario)
