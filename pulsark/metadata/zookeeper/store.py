@@ -29,6 +29,7 @@ from pulsark.metadata.zookeeper.layout import SESSIONS, Layout, name_of
 from pulsark.metadata.zookeeper.marks import Marks
 from pulsark.metadata.zookeeper.nodes import NoNodeError
 from pulsark.metadata.zookeeper.plan import Prune
+from pulsark.metadata.zookeeper.shared_reads import SharedReads
 from pulsark.metadata.zookeeper.writer import Writer
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class ZooKeeperMetadataStore(ServerStore):
     ) -> None:
         self.identity = identity
         self._client = client
+        self._reads = SharedReads(client.get)
         self._runtime = runtime
         self._layout = layout
         self._watches = Watches()
@@ -120,7 +122,7 @@ class ZooKeeperMetadataStore(ServerStore):
         split_path(path)
         node = self._layout.node(path)
         seen = self._writer.seen(node)
-        found = await self._client.get(node)
+        found = await self._reads.get(node)
         stored = None if found is None else decode(path, found.data)
         if seen is not None:
             seen(found, 0 if stored is None else stored.base)
