@@ -84,7 +84,7 @@ class Copies:
             asyncio.ensure_future(self._tail(name, metadata.ledger_id)): name
             for name in ensemble.bookies
         }
-        answered: set[asyncio.Task[int | StorageError]] = set()
+        answered: set[asyncio.Future[int | StorageError]] = set()
         pending = set(asked)
         try:
             quick = [task for task in asked if not self._bookies.is_slow(asked[task])]
