@@ -50,7 +50,7 @@ format: $(STAMP) ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
 
 sim: $(STAMP) ## crash the storage at every disk step, and a broker at random (SEED= replays, SEEDS= runs more)
-	$(BIN)/python -m pytest tests/sim --ignore $(OF_BROKERS) -q $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) tests/sim --ignore $(OF_BROKERS) -q $(PYTEST_ARGS)
 	SEEDS=$(or $(SEEDS),1000) $(BIN)/python -m pytest $(PARALLEL) $(OF_BROKERS) -q $(PYTEST_ARGS)
 
 planted: $(STAMP) ## plant each known bug in a copy of the sources, and see which tests notice
