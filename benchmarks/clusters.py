@@ -92,8 +92,10 @@ class Servers:
 class _TwoBrokers(Broker):
     """The second broker is started and ended with the first one."""
 
-    def __init__(self, home: Path, servers: Servers, second: Broker | None) -> None:
-        super().__init__(home)
+    def __init__(
+        self, home: Path, servers: Servers, second: Broker | None, **settings: object
+    ) -> None:
+        super().__init__(home, **settings)
         self._servers = servers
         self._second = second
 
@@ -125,9 +127,13 @@ class _TwoBrokers(Broker):
 class PulsarkOfCluster(_TwoBrokers, Pulsark):
     """Brokers of Pulsark."""
 
-    def __init__(self, home: Path, servers: Servers, *, is_second: bool = False) -> None:
-        second = None if is_second else PulsarkOfCluster(home / "second", servers, is_second=True)
-        super().__init__(home, servers, second)
+    def __init__(
+        self, home: Path, servers: Servers, *, is_second: bool = False, **settings: object
+    ) -> None:
+        second = None
+        if not is_second:
+            second = PulsarkOfCluster(home / "second", servers, is_second=True, **settings)
+        super().__init__(home, servers, second, **settings)
 
     @property
     def _store(self) -> str:
@@ -154,6 +160,7 @@ class PulsarkOfCluster(_TwoBrokers, Pulsark):
             "bookkeeperMetadataServiceUri": f"zk://{self._servers.zookeeper.address}{LEDGERS}",
             "tableRoots": self._servers.home / "tables",
             **QUORUMS,
+            **self._settings,
         }
         sets = [f"--set={key}={value}" for key, value in settings.items()]
         return [sys.executable, "-m", "pulsark", "broker", *ports, "--flight-port", "0", *sets]

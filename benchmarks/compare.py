@@ -63,7 +63,7 @@ class Comparison:
         if arguments.cluster:
             self._servers = Servers(home / "servers")
             peer = PulsarOfCluster(home / "peer", self._servers)
-            own = PulsarkOfCluster(home / "pulsark", self._servers)
+            own = PulsarkOfCluster(home / "pulsark", self._servers, **settings)
         sides: dict[str, Broker] = {"pulsark": own, "pulsar": peer}
         self._peer_name = peer.name
         self._brokers = [b for name, b in sides.items() if arguments.side in ("both", name)]
