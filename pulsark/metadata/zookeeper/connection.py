@@ -23,7 +23,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, ConnectionClosedError, ConnectionDropped
+from kazoo.exceptions import AuthFailedError, ConnectionDropped
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import AUTH_XID
 from kazoo.protocol.serialization import SASL, Auth
@@ -162,6 +162,8 @@ class Connection:
         self._waking = False
         self._woken = False
         """Whether kazoo's thread has been woken for what is queued."""
+        self._waking_later = False
+        """Whether it is about to be, at the end of this turn."""
         self._over = False
         handler = _Handler(self.post, tls)
         self._client = KazooClient(
@@ -202,19 +204,15 @@ class Connection:
         self._client.start_async()
 
     def submit(self, request: Any, done: Done) -> None:
-        """Send a request; ``done`` is called on the event loop."""
+        """Send a request; ``done`` is called on the event loop, where this is called, too."""
         client, call = self._client, Call(self, done)
-        waker = client._connection._write_sock
-        if client._state in _REFUSING or waker is None:
+        if client._state in _REFUSING or client._connection._write_sock is None:
             client._call(request, call)  # which tells ``call`` why not
             return
         client._queue.append((request, call))
-        if not self._woken:
-            self._woken = True
-            try:
-                waker.send(b"\0")
-            except OSError:  # the session is over
-                call.set_exception(ConnectionClosedError())
+        if not self._waking_later:
+            self._waking_later = True
+            self._loop.call_soon(self._wake)
 
     def stop(self, stopped: Callable[[], None]) -> None:
         """End the session. ``stopped()`` is called, but not if the server does not answer."""
@@ -328,6 +326,14 @@ class Connection:
             self.post(self._told, self._listener.lost)
 
     # -- on the event loop ---
+
+    def _wake(self) -> None:
+        """Wake kazoo's thread for the requests of one turn, unless it has not looked since."""
+        self._waking_later = False
+        if not self._woken:
+            self._woken = True
+            with suppress(AttributeError, OSError):  # it has stopped, and given up what was queued
+                self._client._connection._write_sock.send(b"\0")
 
     def _told(self, tell: Callable[..., None], *arguments: Any) -> None:
         if not self._over:

@@ -67,6 +67,7 @@ class Served:
     def __init__(self, stack: ExitStack) -> None:
         self.outcomes: list[tuple[Any, BaseException | None, int]] = []
         self.hops: list[Any] = []
+        self.next_turn: list[Any] = []
         self.connection = Connection("127.0.0.1:1", 10.0, self, self)  # type: ignore[arg-type]
         self.inner = self.connection._client._connection
         ours, self.server = socket.socketpair()
@@ -77,6 +78,15 @@ class Served:
         ours.setblocking(False)
         self.inner._xid = 0
         self.connection._client._state = KeeperState.CONNECTED
+
+    def call_soon(self, call: Any) -> None:
+        self.next_turn.append(call)
+
+    def turn(self) -> None:
+        """The loop goes on."""
+        calls, self.next_turn = self.next_turn, []
+        for call in calls:
+            call()
 
     def call_soon_threadsafe(self, call: Any) -> None:
         self.hops.append(call)
@@ -124,14 +134,19 @@ def test_requests_that_are_made_together_are_sent_together(served: Served) -> No
     requests = [GetChildren("/a", None), Sync("/b"), Exists("/c", None)]
     for request in requests:
         served.ask(request)
+    assert served.wakes == 0
+    served.turn()
     assert served.wakes == 1
     served.inner._send_request(5.0, 5.0)
     assert served.wakes == 0
     assert served.sent() == [(1 + i, request.type) for i, request in enumerate(requests)]
     served.ask(Sync("/d"))
+    served.turn()
+    served.ask(Sync("/e"))
+    served.turn()
     assert served.wakes == 1
     served.inner._send_request(5.0, 5.0)
-    assert served.sent() == [(4, Sync.type)]
+    assert served.sent() == [(4, Sync.type), (5, Sync.type)]
     served.inner._write_sock.send(b"\0")  # as kazoo itself does, with nothing to send
     served.inner._send_request(5.0, 5.0)
     assert (served.sent(), served.wakes) == ([], 0)
@@ -140,6 +155,7 @@ def test_requests_that_are_made_together_are_sent_together(served: Served) -> No
 def test_answers_are_read_between_very_many_requests(served: Served) -> None:
     for _ in range(3):
         served.ask(Sync("/" + "x" * (SEND_BYTES // 2)))
+    served.turn()
     served.server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * SEND_BYTES)
     got: list[bytes] = []
     reading = threading.Thread(target=lambda: got.append(read_all(served.server, 3)))
@@ -164,6 +180,7 @@ def read_all(server: socket.socket, count: int) -> bytes:
 def test_answers_that_came_together_are_one_hop_to_the_loop(served: Served) -> None:
     for name in "abc":
         served.ask(Sync(f"/{name}"))
+    served.turn()
     served.inner._send_request(5.0, 5.0)
     whole = answer(1, path_of("/a")) + answer(2, error=-101) + answer(3, path_of("/c"))
     served.server.sendall(whole[:-3])
