@@ -13,11 +13,13 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from tests.support.hurried import HURRIED
 from tests.support.python_client import connect, connected
 from tests.support.several_brokers import wait_for
 from tests.support.standalone import Standalone
 
 SEALING = {
+    **HURRIED,
     "PULSARK_sealFreshnessSeconds": "1",
     "PULSARK_managedLedgerMaxEntriesPerLedger": "200",
     "PULSARK_managedLedgerMinLedgerRolloverTimeMinutes": "0",

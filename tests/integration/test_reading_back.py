@@ -22,11 +22,13 @@ from tests.integration.test_sealing_live import (
     tables,
     wait_until_sealed,
 )
+from tests.support.hurried import HURRIED
 from tests.support.python_client import connected
 from tests.support.seal_contract import admin
 from tests.support.standalone import Standalone
 
 SETTINGS = {
+    **HURRIED,
     "PULSARK_managedLedgerMaxEntriesPerLedger": "20",
     "PULSARK_managedLedgerMinLedgerRolloverTimeMinutes": "0",
     "PULSARK_sealFreshnessSeconds": "1",
@@ -165,7 +167,7 @@ FLIGHTS = 336_776
 )
 def test_the_flights_are_the_same_before_and_after(tmp_path: Path, count: int) -> None:
     """Published, sealed, the journal trimmed, the broker restarted."""
-    env = {"PULSARK_sealFreshnessSeconds": "1", "PULSARK_journalMaxSizeMB": "1"}
+    env = {**HURRIED, "PULSARK_sealFreshnessSeconds": "1", "PULSARK_journalMaxSizeMB": "1"}
     if count < FLIGHTS:
         env |= {"PULSARK_managedLedgerMaxEntriesPerLedger": "50"}
         env |= {"PULSARK_managedLedgerMinLedgerRolloverTimeMinutes": "0"}

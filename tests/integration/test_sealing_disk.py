@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from tests.integration.test_bad_input_disk import TMPFS_BYTES, small_disk
+from tests.support.hurried import HURRIED
 from tests.support.seal_contract import consumed, publish, rows, tables
 from tests.support.standalone import Standalone
 
@@ -23,6 +24,7 @@ def test_publishing_goes_on_where_there_is_no_room_to_seal(
         "PULSARK_ledgerDirectories": str(small_disk / "ledgers"),
         "PULSARK_journalDirectories": str(tmp_path / "journal"),
         "PULSARK_sealFreshnessSeconds": "1",
+        **HURRIED,
     }
     with Standalone(tmp_path / "data", env=env) as broker:
         with filler.open("wb") as file:

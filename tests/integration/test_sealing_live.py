@@ -13,10 +13,12 @@ import pulsar
 import pytest
 from deltalake import DeltaTable
 
+from tests.support.hurried import HURRIED
 from tests.support.python_client import connect
 from tests.support.standalone import Standalone
 
 SETTINGS = {
+    **HURRIED,
     "PULSARK_sealEnabled": "true",
     "PULSARK_sealFreshnessSeconds": "1",
     "PULSARK_managedLedgerMaxEntriesPerLedger": "40",

@@ -26,6 +26,7 @@ from pulsark.config.sources import load_settings
 from pulsark.storage.roots.task_files import task_files
 from tests.integration.test_replicate_ledgers import replicate
 from tests.integration.test_sealing_live import consumed, publish
+from tests.support.hurried import HURRIED
 from tests.support.local_cluster import LocalCluster
 from tests.support.python_client import connect
 from tests.support.s3_faults import Fault, FaultyStore
@@ -34,6 +35,7 @@ from tests.support.standalone import Standalone
 
 ROOT = f"s3://{BUCKET}/cluster-1"
 SETTINGS = {
+    **HURRIED,
     **ACCESS,
     "PULSARK_tableRoots": ROOT,
     "PULSARK_objectStoreTimeoutSeconds": "1",

@@ -15,11 +15,13 @@ import pytest
 from deltalake import DeltaTable
 from pulsar.schema import AvroSchema, Boolean, Float, Integer, JsonSchema, Record, String
 
+from tests.support.hurried import HURRIED
 from tests.support.python_client import connect
 from tests.support.seal_contract import NoSpark, run_job
 from tests.support.standalone import Standalone
 
 SETTINGS = {
+    **HURRIED,
     "PULSARK_sealFreshnessSeconds": "1",
     "PULSARK_managedLedgerMaxEntriesPerLedger": "40",
     "PULSARK_managedLedgerMinLedgerRolloverTimeMinutes": "0",
