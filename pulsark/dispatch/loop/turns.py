@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, TypeVar
 from pulsark.limits import TOPICS_PER_TURN_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Pace:
@@ -36,3 +37,18 @@ async def in_turns(things: Iterable[T], at_once: int = TOPICS_PER_TURN_MAX) -> A
     for thing in things:
         yield thing
         await pace.step()
+
+
+async def answers_in_turns(
+    ask: Callable[[T], Awaitable[U]], things: Sequence[T], at_once: int = TOPICS_PER_TURN_MAX
+) -> AsyncIterator[tuple[T, U]]:
+    """Each of them with what is answered about it, in their order.
+
+    Some are asked at a time: a store in another process answers each after a while, which would be
+    minutes for very many of them, one after the other.
+    """
+    for start in range(0, len(things), at_once):
+        some = things[start : start + at_once]
+        answers = await asyncio.gather(*map(ask, some))
+        for pair in zip(some, answers, strict=True):
+            yield pair

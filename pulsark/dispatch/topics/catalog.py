@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from pulsark.dispatch.loop.turns import Pace, in_turns
+from pulsark.dispatch.loop.turns import Pace, answers_in_turns
 from pulsark.dispatch.topics.topic_names import in_order
 from pulsark.errors import ClientError, ServerError
 from pulsark.metadata.pages import names_below
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.non_persistent_topics import NonPersistentTopics
     from pulsark.metadata.resources import Resources
     from pulsark.metadata.store import MetadataStore
+
+BASES_AT_ONCE: Final = 4
+"""Topics with partitions: each may have thousands of names."""
 
 
 class TopicCatalog:
@@ -89,19 +92,21 @@ class TopicCatalog:
         parent = topics_path(MANAGED_LEDGERS, namespace)
         names: list[str] = []
         leaving: set[str] = set()
-        # A store in this process answers without a pause.
-        bases = await self._resources.partitioned_topics.list(namespace)
-        async for base in in_turns(bases, 1):
-            found = await self._resources.partitioned_topics.get(base)
+        partitioned = self._resources.partitioned_topics
+        bases = await partitioned.list(namespace)
+        async for base, found in answers_in_turns(partitioned.get, bases, BASES_AT_ONCE):
             if found is None:
                 leaving.add(str(base))
             else:
                 names += base.partition_names(found.partitions)
-        async for child in in_turns(await self._metadata.children(parent)):
+        children = await self._metadata.children(parent)
+
+        async def is_there(child: str) -> bool:
+            return await read_record(f"{parent}/{child}", self._metadata) is not None
+
+        async for child, there in answers_in_turns(is_there, children):
             name = topic_below(namespace, child)
-            if leaving and str(TopicName.parse(name).base) in leaving:
-                continue
-            if await read_record(f"{parent}/{child}", self._metadata) is not None:
+            if there and not (leaving and str(TopicName.parse(name).base) in leaving):
                 names.append(name)
         return await in_order(names, include_system=include_system)
 
@@ -116,8 +121,8 @@ class TopicCatalog:
             if topic.name.namespace_name == namespace
         ]
         bases = await self._resources.partitioned_topics.list(namespace, NON_PERSISTENT)
-        async for base in in_turns(bases, 1):
-            names += await self.partition_names(base)
+        async for _, found in answers_in_turns(self.partition_names, bases, BASES_AT_ONCE):
+            names += found
         return await in_order(names, include_system=include_system)
 
     async def all_stored(self) -> AsyncIterator[TopicName]:
