@@ -23,7 +23,7 @@ from tests.support.chain import Row, differences
 from tests.support.local_cluster import LocalCluster
 from tests.support.process_tree import kill_tree
 from tests.support.python_client import connected
-from tests.support.several_brokers import kill, spread
+from tests.support.several_brokers import is_alive, kill, spread
 from tests.support.standalone import Standalone
 
 ROOT = Path(__file__).parents[2]
@@ -229,7 +229,7 @@ def test_each_message_is_there_once_and_in_order(
                 driver.kill()
                 driver = Driver(broker, tmp_path)
             elif brokers > 1:  # the supervisor starts it again
-                kill(rng.choice(sorted(broker.processes().values())))
+                kill(rng.choice(sorted(filter(is_alive, broker.processes().values()))))
             else:
                 broker.kill()
                 broker.start()
