@@ -58,10 +58,19 @@ class BundleClaims:
         self._isolation = isolation
         self._instance = instance
         self._own = BundleOwner("", instance, ServiceUrls())
+        self._stops = False
 
     def announce(self, urls: ServiceUrls) -> None:
         """The addresses under which claims are made from now on."""
         self._own = BundleOwner(urls.broker_id, self._instance, urls)
+
+    def stop(self) -> None:
+        """The process is about to end: claims end with its session if the store is away."""
+        self._stops = True
+
+    def _check_not_in_vain(self) -> None:
+        if self._stops and not self._metadata.session.is_sure:
+            raise MetadataError("the metadata store was not heard of")
 
     async def make(self, bundle: str) -> int:
         """Claim a bundle, or raise; returns the version of the record that counts claims."""
@@ -149,9 +158,11 @@ class BundleClaims:
     async def end(self, bundle: str, to: str = "") -> None:
         """Give a claim up; ``to`` a broker, that is told so.
 
-        Others are told to wait for this: it is tried for as long as the session lasts.
+        Others are told to wait for this: it is tried for as long as the session lasts. A process
+        that is about to end leaves it to its session if the store is away: ``MetadataError``.
         """
         while not self._metadata.session.has_ended:
+            self._check_not_in_vain()
             try:
                 if await self._try_to_end(bundle, to):
                     return
@@ -182,6 +193,7 @@ class BundleClaims:
         path = bundle_owner_path(bundle)
         leaving = replace(self._own, leaving=True)
         try:
+            self._check_not_in_vain()
             found = await self._metadata.get(path)
             if found is not None and BundleOwner.decode(found.value).instance == self._instance:
                 await self._metadata.put(path, leaving.encode(), found.version, ephemeral=True)

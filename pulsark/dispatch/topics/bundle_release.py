@@ -135,6 +135,7 @@ class BundleRelease:
     async def release_all(self) -> None:
         """Give up whatever this broker has: it is about to stop."""
         self._stopping = True
+        self._ownership.stop()
 
         async def give_up(bundle: str) -> None:
             (found,) = await asyncio.gather(self.release(bundle), return_exceptions=True)

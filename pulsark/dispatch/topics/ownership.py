@@ -92,6 +92,10 @@ class Ownership:
         self.web_url = urls.web or urls.web_tls
         self._claims.announce(urls)
 
+    def stop(self) -> None:
+        """The process is about to end."""
+        self._claims.stop()
+
     def on_loss(self, listener: Callable[[str], None]) -> None:
         """Call ``listener(bundle)`` when a bundle is another broker's, or may be, from now on."""
         self._listeners.append(listener)

@@ -123,6 +123,32 @@ def test_a_release_is_tried_for_as_long_as_the_session_lasts() -> None:
     asyncio.run(scenario())
 
 
+def test_who_stops_while_the_store_is_away_leaves_the_rest_to_its_session() -> None:
+    """Nobody would tell it that the session is over: it would never end."""
+
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        bundle = await one.ownership.own(NAME)
+        await one.ownership.begin_leaving(bundle)
+        one.store.fates.extend([Fate.NEVER] * 1000)
+        leaving = asyncio.create_task(one.ownership.leave(bundle))
+        await turns()
+        assert not leaving.done()
+        one.ownership.stop()
+        await turns()
+        assert not leaving.done()  # it may still be answered
+        one.store.session._sure_until = -1.0
+        await turns()
+        with pytest.raises(MetadataError, match="not heard of"):
+            await leaving
+        with pytest.raises(ClientError, match="owned by another broker"):
+            await two.ownership.own(NAME)
+        one.store.expire()
+        await two.ownership.own(NAME)
+
+    asyncio.run(scenario())
+
+
 class Unread:
     """Reads of owners that fail, one after the other, and then answers."""
 
