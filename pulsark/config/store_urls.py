@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 _ZOOKEEPER: Final = "zk:"
 _ETCD: Final = "etcd:"
+ETCD_SESSION_MILLIS_MIN: Final = 5_000
+"""A session must leave room for an election among etcd's servers, which takes a second or two."""
 _ON_THIS_MACHINE: Final = ("rocksdb:", "file:")
 """What Pulsar's standalone has here: a store on the machine's own disk, which is SQLite here."""
 
@@ -43,6 +45,12 @@ def check_store_urls(settings: Settings) -> None:
             raise ConfigError(
                 f"{key}={url}: only ZooKeeper (zk:HOST:PORT/PATH), etcd (etcd:http://HOST:PORT) "
                 "and a file in dataDir (empty) are possible"
+            )
+        millis = settings.metadataStoreSessionTimeoutMillis
+        if is_etcd(url) and millis < ETCD_SESSION_MILLIS_MIN:
+            raise ConfigError(
+                f"metadataStoreSessionTimeoutMillis={millis}: with metadata in etcd, at least "
+                f"{ETCD_SESSION_MILLIS_MIN} is needed"
             )
     if configuration_store_url(settings) and not store_url(settings):
         raise ConfigError(

@@ -252,3 +252,13 @@ def test_a_secret_is_shown_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
             patched.setenv("PULSARK_tokenSecretKey", "data:;base64,AAAA")
             show_settings(None, as_json=as_json, form="")
         assert "AAAA" not in capsys.readouterr().out
+
+
+def test_a_session_with_etcd_leaves_room_for_an_election() -> None:
+    short = {"metadataStoreSessionTimeoutMillis": "4999"}
+    for key in ("metadataStoreUrl", "configurationMetadataStoreUrl"):
+        urls = {"metadataStoreUrl": "zk:h:2181", key: "etcd:http://h:2379"}
+        with pytest.raises(ConfigError, match=r"metadataStoreSessionTimeoutMillis=4999.* 5000"):
+            load_settings(flags=urls | short)
+        load_settings(flags=urls | {"metadataStoreSessionTimeoutMillis": "5000"})
+    load_settings(flags={"metadataStoreUrl": "zk:h:2181"} | short)
