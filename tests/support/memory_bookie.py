@@ -28,6 +28,7 @@ class _Ledger:
     confirmed_bytes: int = -1
     fenced: bool = False
     released: int = -1
+    stored_last: int = -1
     corrupt: set[int] = field(default_factory=set)
     from_writer: set[int] = field(default_factory=set)
     """Entries that its writer sent, not a recovery."""
@@ -43,7 +44,8 @@ class MemoryBookie:
     ``held``: they wait for ``release_held``. ``down``: every call fails. ``leave``: appends fail
     and all else waits, until it is back. ``read_only``: every append fails. ``full``: appends
     without ``reserve`` fail. ``keeps_length``: whether it stores ``confirmed_bytes``.
-    ``tells_end``: whether its tails are sure, and have the last entry, as those of BookKeeper.
+    ``tells_end``: whether its tails have the entry that it stored last, as those of BookKeeper: it
+    need not be the highest one.
     """
 
     tells_end = False
@@ -134,12 +136,11 @@ class MemoryBookie:
         if fence:
             self._ledgers.setdefault(ledger_id, _Ledger()).fenced = True
         ledger = self._ledgers.get(ledger_id, _Ledger())
-        last = ledger.last_entry_id
+        last = ledger.stored_last if self.tells_end else ledger.last_entry_id
         found = LedgerTail(ledger.last_confirmed, last, ledger.confirmed_bytes)
-        if not self.tells_end:
+        if not self.tells_end or last in ledger.corrupt:
             return found
-        payload = None if last in ledger.corrupt else ledger.entries.get(last)
-        return replace(found, is_sure=True, last_payload=payload)
+        return replace(found, last_payload=ledger.entries.get(last))
 
     async def recycle(self) -> int:
         await asyncio.sleep(0)
@@ -217,7 +218,8 @@ class MemoryBookie:
 
     def put(self, ledger_id: int, entry_id: int, payload: bytes) -> None:
         """Store an entry past all rules."""
-        self._ledgers.setdefault(ledger_id, _Ledger()).entries[entry_id] = payload
+        ledger = self._ledgers.setdefault(ledger_id, _Ledger())
+        ledger.entries[entry_id], ledger.stored_last = payload, entry_id
 
     # Internals.
 
@@ -252,7 +254,7 @@ class MemoryBookie:
         for entry_id, payload in enumerate(run.payloads, run.first_entry_id):
             if entry_id > ledger.released:
                 assert ledger.entries.get(entry_id, payload) == payload, "two payloads of one id"
-                ledger.entries[entry_id] = payload
+                ledger.entries[entry_id], ledger.stored_last = payload, entry_id
                 ledger.corrupt.discard(entry_id)
             if not recovery:
                 ledger.from_writer.add(entry_id)

@@ -66,15 +66,15 @@ class LedgerTail:
     """What one bookie knows of a ledger's end.
 
     ``last_confirmed`` is the highest LAC that was stored with an entry, or that of the last entry
-    (or -1); ``last_entry_id`` the highest entry this bookie holds or has released (or -1).
+    (or -1); ``last_entry_id`` the highest entry this bookie holds or has released (or -1). Of
+    BookKeeper's bookies it is one that they stored late, perhaps a recovery's copy of an earlier
+    one: that there is no later one follows from it only for ours.
     ``confirmed_bytes`` is what the run with that LAC said, -1 if that is not kept.
     """
 
     last_confirmed: int
     last_entry_id: int
     confirmed_bytes: int = -1
-    is_sure: bool = field(default=False, compare=False)
-    """Whether the bookie, asked for a later entry, would have been sure not to have it."""
     last_payload: bytes | None = field(default=None, compare=False)
     """The last entry, if it came along."""
 

@@ -174,10 +174,8 @@ class BookKeeperBookie:
             # A bookie may answer before it has stored what it was sent before.
             await self._adds.channel.drained(ledger_id)
         answer = await self._ask(link, lambda c: c.read(ledger_id, _LAST, request))
-        # It looks up the last entry where it looks up all others, and says so where it may have
-        # lost some: what is behind the last one is not there.
         if answer.code in (Code.NO_LEDGER, Code.NO_ENTRY):
-            return LedgerTail(-1, -1, is_sure=True)
+            return LedgerTail(-1, -1)
         last = self._decoded(answer)
         length = -1
         if 0 <= last.last_confirmed == last.entry_id - 1:
@@ -187,7 +185,7 @@ class BookKeeperBookie:
                 length = (await self._entry(ledger_id, last.last_confirmed)).length
             except StorageError:
                 length = -1  # it is not here, or not whole: the length is not known
-        return LedgerTail(last.last_confirmed, last.entry_id, length, True, last.payload)
+        return LedgerTail(last.last_confirmed, last.entry_id, length, last.payload)
 
     async def length_through(self, ledger_id: int, entry_id: int) -> int:
         """Bytes of all entries up to this one."""

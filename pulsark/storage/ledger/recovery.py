@@ -295,16 +295,16 @@ class _Recovery:
         return run
 
     def _told(self, bookie_id: str, entry_id: int) -> list[bytes] | None:
-        """What ``_ask`` would answer, if the bookie's answer to the fence tells that already.
+        """The entry, if it came along with the bookie's answer to the fence.
 
-        It was given after the fence: what was not there then can only be a recovery's copy now.
+        That an entry is *not* there must be asked. BookKeeper's bookie answers with the last entry
+        of its newest cache (``DbLedgerStorage.getLastEntry``): an earlier recovery's copy of one
+        that comes before entries which are on its disk by then.
         """
         tail = self._tails.get(bookie_id)
-        if tail is None or not tail.is_sure or entry_id < tail.last_entry_id:
+        if tail is None or entry_id != tail.last_entry_id or tail.last_payload is None:
             return None
-        if entry_id > tail.last_entry_id:
-            return []
-        return None if tail.last_payload is None else [tail.last_payload]
+        return [tail.last_payload]
 
     async def _read(self, bookie_id: str, first: int, last: int) -> list[tuple[int, bytes]]:
         return await self._bookies.get(bookie_id).read(self._ledger_id, first, last, READ_BYTES)
