@@ -200,17 +200,17 @@ def test_where_a_second_bookie_hangs_a_recovery_waits() -> None:
     simulate(main)
 
 
-@pytest.mark.parametrize("copied", [1, 2])
-def test_what_a_bookie_stored_last_is_not_the_end(copied: int) -> None:
-    """A recovery that broke off has copied earlier entries again, after they were all stored."""
+def test_what_a_bookie_stored_last_is_not_the_end() -> None:
+    """A recovery that broke off has copied the first entry again that may not be confirmed."""
 
     async def main(sim: Simulation) -> None:
         cluster = Cluster(sim, 3)
-        await started(cluster, LedgerConfig(3, 3, 2), 1)
+        await started(cluster, LedgerConfig(3, 3, 2), 2)
         for bookie in cluster.all:
             bookie.tells_end = True
-            for entry_id in (1, 2, 3, copied):
+            for entry_id in (2, 3, 1):
                 bookie.put(0, entry_id, b"%d" % entry_id)
+            assert (await bookie.tail(0, fence=False)).last_confirmed == 0
         assert (await cluster.manager().recover(0)).last_entry_id == 3
         assert await contents(cluster.manager()) == [b"0", b"1", b"2", b"3"]
 
