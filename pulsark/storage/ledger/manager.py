@@ -60,8 +60,7 @@ class LedgerManager:
 
     ``store``: where the metadata of ledgers are, if not in the metadata store. ``places``: which
     of the bookies can be written, and their racks, if that makes a difference. ``patience``: the
-    seconds
-    after which a read that a bookie has not answered asks another one, too; 0 for never.
+    seconds after which a read that a bookie has not answered asks another one, too; 0 for never.
     """
 
     def __init__(
