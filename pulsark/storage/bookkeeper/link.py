@@ -101,7 +101,8 @@ class Link:
                     await self._whereabouts.check_instance()
                 if channel.error is not None:
                     raise channel.error
-            except (OSError, StorageError, MetadataError, TimeoutError) as e:
+            except Exception as e:
+                known = isinstance(e, OSError | StorageError | MetadataError | TimeoutError)
                 reason = str(e) or f"no connection within {self._settings.connect_seconds:g} s"
                 channel.fail(StorageError(f"bookie {self._bookie_id}: {reason}"))
                 if reason != said:
@@ -111,6 +112,7 @@ class Link:
                         self._bookie_id,
                         *address,
                         reason,
+                        exc_info=None if known else e,
                     )
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, RETRY_SECONDS_MAX)

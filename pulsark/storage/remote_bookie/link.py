@@ -34,7 +34,8 @@ def unix_socket(path: str) -> Connect:
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_unix_connection(lambda: protocol, path)
         sending = transport.get_extra_info("socket")
-        sending.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BOOKIE_SEND_BYTES)
+        if sending is not None:  # else it has ended already, which the protocol knows
+            sending.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BOOKIE_SEND_BYTES)
 
     return connect
 
@@ -106,14 +107,17 @@ class Link:
                     await channel.greeted
                 if channel.error is not None:
                     raise channel.error
-            except (OSError, StorageError, TimeoutError) as e:
-                channel.fail(StorageError(f"bookie {self._expected.bookieId}: {e}"))
-                if str(e) != said:
-                    said = str(e)
+            except Exception as e:
+                known = isinstance(e, OSError | StorageError | TimeoutError)
+                reason = str(e) or f"no answer within {self._seconds:g} s"
+                channel.fail(StorageError(f"bookie {self._expected.bookieId}: {reason}"))
+                if reason != said:
+                    said = reason
                     log.warning(
                         "cannot connect to bookie %s, will try again: %s",
                         self._expected.bookieId,
-                        e,
+                        reason,
+                        exc_info=None if known else e,
                     )
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, RETRY_SECONDS_MAX)

@@ -122,8 +122,8 @@ class ServedConnection(asyncio.Protocol):
         wrong = asked.mismatch(self._hello)
         if wrong:
             raise ProtocolError(wrong)
-        if asked.memoryBytes and self._transport is not None:
-            connection = self._transport.get_extra_info("socket")
+        connection = self._transport and self._transport.get_extra_info("socket")
+        if asked.memoryBytes and connection:
             self._memory = peer_memory(connection, asked.memoryFd, asked.memoryBytes)
         self._greeted = True
         if self._hello_due is not None:

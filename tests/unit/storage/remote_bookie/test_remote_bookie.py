@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
+import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import uvloop
 
 from pulsark.errors import BookieAwayError, LedgerFencedError, StorageError, StorageFullError
 from pulsark.runtime import Done
@@ -18,6 +22,7 @@ from pulsark.storage.bookie.embedded import EmbeddedBookie
 from pulsark.storage.bookie.journal import JournalRecord
 from pulsark.storage.bookie.journal_settings import JournalSettings
 from pulsark.storage.remote_bookie.limits import BOOKIE_RUN_BYTES_MAX, BOOKIE_UNANSWERED_BYTES_MAX
+from pulsark.storage.remote_bookie.link import unix_socket
 from pulsark.storage.remote_bookie.messages import Hello
 from pulsark.storage.remote_bookie.protocol import FrameType
 from pulsark.storage.remote_bookie.remote import RemoteBookie
@@ -475,3 +480,63 @@ def test_marks_of_the_metadata_store_arrive_also_after_a_break() -> None:
 
     with Simulation() as sim:
         sim.run(main())
+
+
+def test_a_defect_while_connecting_is_told_and_does_not_end_the_attempts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with wired(sim) as (wire, remote):
+            connect, failures = wire.pipes.connect, 4  # of two links, twice
+
+            async def fails(protocol: asyncio.Protocol) -> None:
+                nonlocal failures
+                failures -= 1
+                if failures >= 0:
+                    raise AttributeError("a defect")
+                await connect(protocol)
+
+            for link in (remote._writes, remote._reads):
+                link._connect = fails
+            wire.pipes.cut()
+            await asyncio.sleep(1)
+            await appended(remote, run(0))
+            assert await remote.read(7, 0, 0, 100) == [(0, b"x" * 10)]
+            told = [each for each in caplog.records if "a defect" in each.getMessage()]
+            assert len(told) == 2, "once for each link"
+            assert all(each.exc_info for each in told)
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+def test_a_connection_that_ends_at_once_is_no_defect(tmp_path: Path) -> None:
+    """As of a bookie process that is killed while brokers connect to it again."""
+    path = f"{tmp_path}/socket"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+
+        def hang_up() -> None:
+            while True:
+                try:
+                    listening.accept()[0].close()
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+
+        async def main() -> None:
+            for _ in range(500):  # one in twenty has ended before it is given to the protocol
+                with suppress(OSError):
+                    await unix_socket(path)(Speaks())
+
+        uvloop.run(main())
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+class Speaks(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.write(bytes(100))  # type: ignore[attr-defined]
