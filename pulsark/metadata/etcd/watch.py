@@ -96,9 +96,9 @@ class Watch:
                 error = self._listening.exception()
                 if isinstance(error, MetadataRefusedError):
                     return  # the session is over
-                if error is not None and not isinstance(error, BrokenError | MetadataError):
-                    raise error
                 trouble = str(error or "it has ended")
+                if error is not None and not isinstance(error, BrokenError | MetadataError):
+                    log.error("a defect while changes of metadata are followed", exc_info=error)
             if position != self._position:
                 pause = _PAUSE_SECONDS
             elif pause == _PAUSE_SECONDS and trouble:

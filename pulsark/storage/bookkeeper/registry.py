@@ -126,8 +126,12 @@ class BookieRegistry(Mapping[str, BookKeeperBookie]):
             await self._changed.wait()
             try:
                 await self._look()
-            except MetadataError as e:
-                log.warning("which bookies there are cannot be read, will try again: %s", e)
+            except Exception as e:
+                log.warning(
+                    "which bookies there are cannot be read, will try again: %s",
+                    e,
+                    exc_info=None if isinstance(e, MetadataError) else e,
+                )
                 self._changed.set()
                 await asyncio.sleep(RETRY_SECONDS)
 

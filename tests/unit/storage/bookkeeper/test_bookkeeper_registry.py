@@ -7,7 +7,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +16,7 @@ from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.runtime import new_done
 from pulsark.storage.bookie.bookie import Bookie, EntryRun
 from pulsark.storage.bookie.known_bookies import BookieState
+from pulsark.storage.bookkeeper import registry as registry_module
 from pulsark.storage.bookkeeper.bookie import BookKeeperBookie
 from pulsark.storage.bookkeeper.encoder import LedgerKeys
 from pulsark.storage.bookkeeper.limits import ClientSettings
@@ -126,6 +127,48 @@ async def appended(bookie: Bookie) -> None:
     future, done = new_done()
     bookie.append(EntryRun(7, 0, -1, [b"x"]), done)
     await future
+
+
+def test_a_bookie_that_registers_nonsense_is_reached_once_it_says_where_it_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.unregister("b2")
+        right, world.bookies["b2"].port = world.bookies["b2"].port, 99_999
+        await world.register("b2")
+        async with world.registry() as registry:
+            await world.until(lambda: "cannot connect to bookie b2" in caplog.text)
+            world.bookies["b2"].port = right
+            await world.unregister("b2")
+            await world.register("b2")
+            await registry["b2"].ready()
+            await appended(registry["b2"])
+
+    run(scenario)
+
+
+def test_a_defect_while_bookies_are_listed_is_told_and_tried_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(world: World) -> None:
+        async with world.registry() as registry:
+            children, calls = world.server.children, 0
+
+            async def fails(*arguments: Any) -> list[str]:
+                nonlocal calls
+                calls += 1
+                if calls == 1:
+                    raise AttributeError("a defect")
+                return list(await children(*arguments))
+
+            monkeypatch.setattr(world.server, "children", fails)
+            monkeypatch.setattr(registry_module, "RETRY_SECONDS", 0.0)
+            await world.add("b3")
+            await world.until(lambda: "b3" in registry)
+        (told,) = (each for each in caplog.records if "a defect" in each.getMessage())
+        assert told.exc_info
+
+    run(scenario)
 
 
 @pytest.mark.feature("F71")
