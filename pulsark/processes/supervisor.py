@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -43,6 +44,8 @@ BOOKIE_STOP_SECONDS: Final = 20.0
 _DESERTED_LOOK_SECONDS: Final = 0.05
 _DESERTED_LOOKS: Final = 600
 """How often to check whether the children of a dead supervisor have ended."""
+_PORT_LOOKS: Final = 20
+"""How often to try to open a port: a child that ends leaves its sockets last."""
 
 _BACKLOG: Final = 1024
 _SCHEMES: Final = ("pulsar", "pulsar+ssl", "http", "https")
@@ -90,7 +93,7 @@ class Supervisor:
         self._runtime.disk.make_dirs(self._data.path)
         self._locks = self._cleanup.enter_context(locked_itself(self._data))
         await self._wait_for_children_of_others()
-        self._listen()
+        await self._listen_soon()
         warn_of_access(settings)
         self._cleanup.push_async_callback(self._bookie.stop, BOOKIE_STOP_SECONDS)
         self._bookie.start()
@@ -143,20 +146,35 @@ class Supervisor:
         finally:
             run.close()
 
+    async def _listen_soon(self) -> None:
+        """Open the shared ports, which a dead supervisor's last child may be about to leave."""
+        for look in range(_PORT_LOOKS):
+            try:
+                return self._listen()
+            except ConfigError as e:
+                cause = e.__cause__
+                in_use = isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE
+                if not in_use or look == _PORT_LOOKS - 1:
+                    raise
+            await asyncio.sleep(_DESERTED_LOOK_SECONDS)
+        return None
+
     def _listen(self) -> None:
-        """Open the shared ports. They stay open while brokers come and go."""
+        """Open the shared ports, all or none. They stay open while brokers come and go."""
         settings, found = self._settings, {}
         keys = ("broker", "broker_tls", "web", "web_tls")
-        for setting, scheme, key in zip(SHARED_PORTS, _SCHEMES, keys, strict=True):
-            port: int | None = getattr(settings, setting)
-            if port is None:
-                continue
-            hosts = hosts_of(settings.bindAddress, port)
-            self._sockets[setting] = sockets = listening(hosts, port, setting, _BACKLOG)
-            for each in sockets:
-                self._cleanup.callback(each.close)
-            taken = sockets[0].getsockname()[1]
-            found[key] = f"{scheme}://{settings.advertisedAddress}:{taken}"
+        with contextlib.ExitStack() as opened:
+            for setting, scheme, key in zip(SHARED_PORTS, _SCHEMES, keys, strict=True):
+                port: int | None = getattr(settings, setting)
+                if port is None:
+                    continue
+                hosts = hosts_of(settings.bindAddress, port)
+                self._sockets[setting] = sockets = listening(hosts, port, setting, _BACKLOG)
+                for each in sockets:
+                    opened.callback(each.close)
+                taken = sockets[0].getsockname()[1]
+                found[key] = f"{scheme}://{settings.advertisedAddress}:{taken}"
+            self._cleanup.callback(opened.pop_all().close)
         self._urls = ServiceUrls(**found)
 
     def _duty_of_bookie(self) -> Duty:
