@@ -81,11 +81,12 @@ class SharedMemory:
 
     def put(self, payloads: Sequence[Piece], size: int) -> int | None:
         """Copy payloads of ``size`` bytes in all; returns their place, ``None`` if full."""
-        start = place = self._ring.take(size)
-        if start is None or place is None:
+        start = self._ring.take(size)
+        if start is None:
             return None
         if len(payloads) >= _MANY:
             payloads = (b"".join(payloads),)
+        place = start
         for payload in payloads:
             end = place + len(payload)
             self._bytes[place:end] = payload
