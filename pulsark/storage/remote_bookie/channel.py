@@ -67,8 +67,6 @@ class Channel(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.greeted: asyncio.Future[Hello] = self._loop.create_future()
         """The bookie's hello, or the error instead."""
-        self.lost = asyncio.Event()
-        """Set once all that was sent is answered, if only with why the connection ended."""
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(BOOKIE_HELLO_BYTES_MAX)
         self._out: list[Piece] = []
@@ -219,7 +217,6 @@ class Channel(asyncio.Protocol):
         self._ended(self, error)
         while self._adds:
             self._answer(self._adds.popleft(), error)
-        self.lost.set()
 
     def _take(self, kind: int, number: int, body: bytes) -> None:
         if not self.greeted.done():

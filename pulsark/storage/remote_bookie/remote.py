@@ -68,7 +68,7 @@ class RemoteBookie:
         first = Link(connect, expected, seconds)
         first.open()
         try:
-            hello = (await first.ready()).greeted.result()
+            hello = (await first.ready(seconds)).greeted.result()
         finally:
             await first.close()
         exactly = replace(hello, bodyBytesMax=0)
@@ -78,8 +78,8 @@ class RemoteBookie:
         writes.open()
         reads.open()
         try:
-            await writes.ready()
-            await reads.ready()
+            await writes.ready(seconds)
+            await reads.ready(seconds)
         except BaseException:
             await bookie.close()
             raise
@@ -174,7 +174,7 @@ class RemoteBookie:
         return self._writes.channel is None
 
     async def ready(self) -> None:
-        await self._writes.ready()
+        await self._writes.ready(self._seconds)
 
     def flush(self) -> None:
         if self._writes.channel is not None:
@@ -221,7 +221,7 @@ class RemoteBookie:
                 channel = link.channel
                 if channel is None or channel.error is not None:
                     async with asyncio.timeout_at(until):
-                        channel = await link.ready()
+                        channel = await link.ready(self._seconds)
                 try:
                     return decode(await channel.call(kind, body, flags, until))
                 except ProtocolError as e:
