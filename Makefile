@@ -11,6 +11,8 @@ OF_BROKERS := tests/sim/test_several_brokers_random.py
 BY_FILE := --dist loadfile --no-loadscope-reorder # tests/conftest.py has an order
 PROTOS := $(addprefix pulsark/,wire/pulsar.proto storage/proto/cursor.proto storage/proto/bookkeeper.proto)
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
+# Tests start a thousand processes, and each would compile all sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test lint check format sim planted chaos chaos-simulated chaos-live bench docs-test test-clients test-suite proto lock clean
 
