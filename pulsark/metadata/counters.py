@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.errors import BadVersionError, CorruptMetadataError, MetadataError, OutcomeUnknownError
 from pulsark.metadata.store import ABSENT
+from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
     from pulsark.metadata.store import MetadataStore, Versioned
@@ -32,7 +33,7 @@ class Counter:
         future: asyncio.Future[int] = loop.create_future()
         self._waiting.append(future)
         if self._task is None or self._task.done():
-            self._task = loop.create_task(self._take_all())
+            self._task = unattended(self._take_all(), "taking numbers of a counter")
         return await future
 
     async def _take_all(self) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pulsark.errors import ConfigError
 from pulsark.processes.duty import BEAT, BEAT_SECONDS
+from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -90,7 +91,7 @@ class KeptChild:
 
     def start(self) -> None:
         """Start the process and keep it running."""
-        self._task = self._loop.create_task(self._keep())
+        self._task = unattended(self._keep(), f"keeping {self.name} running")
 
     def restart(self) -> None:
         """Stop the process in order; another one takes its place."""

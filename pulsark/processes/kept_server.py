@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pulsark.errors import ConfigError
+from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +69,7 @@ class KeptServer:
         self._server.start()
         await self._server.ready()
         self._ready()
-        self._task = asyncio.get_running_loop().create_task(self._keep())
+        self._task = unattended(self._keep(), f"keeping {self.name} running")
 
     async def stop(self) -> None:
         """End the process in order; it is not started again."""

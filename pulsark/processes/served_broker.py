@@ -27,6 +27,7 @@ from pulsark.storage.roots.any_root import files_of_roots
 from pulsark.storage.roots.options import ObjectStoreOptions
 from pulsark.storage.table.process.process import TableProcess
 from pulsark.storage.table.tables import Tables
+from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
     import contextlib
@@ -229,7 +230,7 @@ class ServedBroker:
         period = self._settings.tlsCertRefreshCheckDurationSec
         tls = ServerTls(TlsRules.of(self._settings), at_each_handshake=period == 0)
         if period:
-            looking = asyncio.get_running_loop().create_task(_look_again(tls, period))
+            looking = unattended(_look_again(tls, period), "looking for new certificates")
             self._cleanup.callback(looking.cancel)
         return tls
 

@@ -21,6 +21,7 @@ from pulsark.security.audit.limits import (
     AUDIT_RETRY_SECONDS,
     AUDIT_RETRY_SECONDS_MAX,
 )
+from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +80,7 @@ class AuditWriter:
         """The broker has started: that is the first event."""
         self._audit.wake = self._woken.set
         self._audit.broker("start", __version__, START)
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = unattended(self._run(), "writing the audit")
 
     async def close(self) -> None:
         """The broker stops: write what there is, unless that takes too long."""

@@ -16,6 +16,7 @@ from pulsark.limits import METADATA_RETRY_SECONDS, METADATA_RETRY_SECONDS_MAX
 from pulsark.metadata.paths import LEADER
 from pulsark.metadata.settled import put_settled
 from pulsark.metadata.store import ABSENT
+from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +71,7 @@ class Leader:
     def _changed_unheard(self) -> None:
         self._look_again = True
         if self._looking is None:
-            self._looking = asyncio.create_task(self._look())
+            self._looking = unattended(self._look(), "finding which broker leads")
 
     async def _look(self) -> None:
         try:

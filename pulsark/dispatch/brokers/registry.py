@@ -21,6 +21,7 @@ from pulsark.metadata.changes import Check
 from pulsark.metadata.paths import BROKERS, broker_path
 from pulsark.metadata.settled import put_settled
 from pulsark.metadata.store import ABSENT
+from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -231,7 +232,7 @@ class BrokerRegistry:
 
     def _read_soon(self) -> None:
         if self._reading is None:
-            self._reading = asyncio.create_task(self._read_stale())
+            self._reading = unattended(self._read_stale(), "reading which brokers live")
 
     async def _read_stale(self) -> None:
         try:

@@ -18,6 +18,7 @@ from pulsark.security.decisions import Target
 from pulsark.security.limits import REVISITED_PER_TURN_MAX, REVOKED_AGAIN_SECONDS
 from pulsark.security.logged_roles import logged_role
 from pulsark.security.operations import NamespaceOperation, TopicOperation
+from pulsark.tasks import unattended
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Revocation:
     def _look_at(self, name: str) -> None:
         self._changed.add(name)
         if self._visit is None or self._visit.done():
-            self._visit = asyncio.get_running_loop().create_task(self._visit_all())
+            self._visit = unattended(self._visit_all(), "looking at clients whose grants changed")
 
     async def _visit_all(self) -> None:
         while self._changed:

@@ -30,13 +30,21 @@ from pulsark.dispatch.producer.sequences import (
     SequenceTable,
     Verdict,
 )
-from pulsark.errors import ClientError, ProtocolError, PulsarkError, ServerError, StorageError
+from pulsark.errors import (
+    ClientError,
+    ProtocolError,
+    PulsarkError,
+    ServerError,
+    StorageError,
+    trace_of,
+)
 from pulsark.limits import (
     DEDUPLICATION_BATCH_BYTES_MAX,
     DEDUPLICATION_BATCH_MESSAGES_MAX,
     DEDUPLICATION_WAIT_SECONDS,
     IDS_PER_STEP_MAX,
 )
+from pulsark.tasks import unattended
 from pulsark.wire.entry import is_erased, parse_entry
 from pulsark.wire.position import Position
 from pulsark.wire.sequence_ids import completes_message, sequence_ids
@@ -306,7 +314,10 @@ class Deduplication:
         if first is None or not count:
             self._decide(doubtful)
             return
-        task = asyncio.create_task(self._settle(first, count, doubtful))
+        task = unattended(
+            self._settle(first, count, doubtful),
+            f"{self._topic.name}: deduplication of recovered entries",
+        )
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
 
@@ -316,11 +327,12 @@ class Deduplication:
                 entries = await self._topic.entries.read(
                     first, min(count, _REPLAY_ENTRIES), _REPLAY_BYTES
                 )
-            except PulsarkError as error:
+            except Exception as error:  # whatever it is: publishers wait for it
                 log.warning(
                     "%s: deduplication cannot read recovered entries: %s",
                     self._topic.name,
                     error,
+                    exc_info=trace_of(error),
                 )
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pulsark.dispatch.producer.deduplication import CURSOR_NAME, DeduplicatedTopic, Deduplication
 from pulsark.errors import PulsarkError
+from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
     from pulsark.storage.cursor.cursor import Cursor
@@ -80,7 +81,7 @@ class DeduplicationSwitch:
     def follow_soon(self) -> None:
         """Do so in a task of its own. If it fails, ``look_after`` does it again."""
         if self._task is None and not self.follows:
-            self._task = asyncio.create_task(self._follow_aside())
+            self._task = unattended(self._follow_aside(), f"{self._topic.name}: deduplication")
 
     async def settled(self) -> None:
         """Return once that task has ended, if there is one."""

@@ -11,6 +11,7 @@ from pulsark.dispatch.scalable.layouts import Layout, check_has_layout, first_la
 from pulsark.dispatch.scalable.limits import LAYOUT_RETRY_SECONDS
 from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.metadata.paths import PARTITIONED_TOPICS, topic_at
+from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -68,7 +69,7 @@ class FollowedTopic:
         """Its number of partitions may be another one."""
         self.changed = True
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._look_until_known())
+            self._task = unattended(self._look_until_known(), f"{self.name}: its layout")
 
     async def look(self, *, create: bool) -> None:
         """Find out what its layout is; raises ``PulsarkError``. Users are told of a later one."""
@@ -95,7 +96,7 @@ class FollowedTopic:
         self._untold.update(self.users)
         # Not in the caller's task: it may be a client's request, which ends with its connection.
         if self._telling is None or self._telling.done():
-            self._telling = asyncio.get_running_loop().create_task(self._tell())
+            self._telling = unattended(self._tell(), f"{self.name}: telling its layout")
 
     async def _tell(self) -> None:
         pace = Pace()

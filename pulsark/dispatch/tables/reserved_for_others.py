@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pulsark.dispatch.topics.topic_names import check_clients_may_publish
 from pulsark.errors import NotAttachedError, PulsarkError, trace_of
 from pulsark.storage.managed_ledger.reservations import Reservations
+from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -138,7 +139,7 @@ class _Held:
         self._steps: asyncio.Queue[tuple[_Step, asyncio.Future[Any]]] = asyncio.Queue()
         self._seconds = RESERVED_SECONDS
         self._is_decided = False
-        self.task = asyncio.create_task(self._run())
+        self.task = unattended(self._run(), f"{base}: a bulk publish")
 
     # -- steps ---
 

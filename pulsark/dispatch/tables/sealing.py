@@ -25,6 +25,7 @@ from pulsark.dispatch.tables.sealing_due import ATTACH_BYTES, CHECK_SECONDS, Due
 from pulsark.dispatch.tables.table_waits import CrowdedTables, Leases, ReadTables, TidyQueue
 from pulsark.errors import CrowdedTableError, OlderMetadataError, PulsarkError, StorageError
 from pulsark.storage.table.range_reader import RangeReader
+from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -194,7 +195,9 @@ class Sealing:
     def start(self) -> None:
         """Begin with what is done once. The rest is a chore."""
         if self.repairs.adopts:
-            self._adopting = asyncio.create_task(self._adopt_all())
+            self._adopting = unattended(
+                self._adopt_all(), "comparing tables with the metadata store"
+            )
 
     def chore(self) -> Chore:
         """With ``sealByJobs`` this process tidies, and seals only unloaded topics."""

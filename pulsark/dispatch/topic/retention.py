@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -10,9 +9,11 @@ from pulsark.dispatch.loop.turns import in_turns
 from pulsark.errors import PulsarkError
 from pulsark.limits import LEDGERS_PER_TURN_MAX
 from pulsark.storage.managed_ledger.retention import trim_points
+from pulsark.tasks import unattended
 from pulsark.wire.position import Position
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterator
 
     from pulsark.dispatch.topic.topic import Topic
@@ -31,7 +32,7 @@ class TopicRetention:
     def trim_soon(self) -> None:
         """Trim in a task of its own, unless one does so already."""
         if self._task is None and self._may_trim(frozenset()):
-            self._task = asyncio.get_running_loop().create_task(self._trim_aside())
+            self._task = unattended(self._trim_aside(), f"{self._topic.name}: trimming")
 
     async def _trim_aside(self) -> None:
         try:

@@ -26,7 +26,7 @@ from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.model.moving import Moving
 from pulsark.dispatch.topics.bundles import Covered, namespace_of
 from pulsark.errors import ClientError, PulsarkError, ServerError
-from pulsark.tasks import heard
+from pulsark.tasks import heard, unattended
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -281,7 +281,7 @@ class BundleRelease:
     def _lost(self, bundle: str) -> None:
         if self._closed:
             return
-        task = asyncio.create_task(self._drop(bundle))
+        task = unattended(self._drop(bundle), f"letting bundle {bundle} go")
         self._dropping.add(task)
         task.add_done_callback(self._dropping.discard)
 

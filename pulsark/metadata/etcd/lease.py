@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from pulsark.errors import MetadataError
 from pulsark.metadata.session import SIGNS_A_DEADLINE, Session
+from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
     from pulsark.metadata.etcd.gateway import Gateway
@@ -53,7 +54,7 @@ class Lease:
 
     def keep(self) -> None:
         """Give signs of life from now on."""
-        self._task = asyncio.get_running_loop().create_task(self._keep())
+        self._task = unattended(self._keep(), "keeping the lease in etcd")
 
     def end(self, reason: str) -> None:
         """It is known to be over, or not to be relied on."""

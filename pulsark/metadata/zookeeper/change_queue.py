@@ -16,13 +16,14 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from pulsark.errors import MetadataError, MetadataRefusedError
+from pulsark.errors import MetadataError, MetadataRefusedError, trace_of
 from pulsark.limits import METADATA_CHANGES_KEPT
 from pulsark.metadata.changes import Check, Put
 from pulsark.metadata.told import is_told
 from pulsark.metadata.zookeeper.layout import CHANGE, CHANGES
 from pulsark.metadata.zookeeper.nodes import CreateNode, DeleteNode, NodeError
 from pulsark.metadata.zookeeper.plan import Prune
+from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -89,7 +90,7 @@ class ChangeQueue:
         """Follow from now on. ``MetadataError``."""
         self._next = await self._newest()
         self._client.on_regained(self._regained)
-        self._task = asyncio.get_running_loop().create_task(self._follow())
+        self._task = unattended(self._follow(), "following the changes in ZooKeeper")
 
     def close(self) -> None:
         """Follow no longer."""
@@ -121,8 +122,12 @@ class ChangeQueue:
                 await self._step()
             except MetadataRefusedError:
                 return  # the session is over
-            except MetadataError as error:
-                log.warning("changes of metadata cannot be followed for now: %s", error)
+            except Exception as error:  # whatever it is: what nobody follows is outdated unseen
+                log.warning(
+                    "changes of metadata cannot be followed for now: %s",
+                    error,
+                    exc_info=trace_of(error),
+                )
                 self._again = True
                 await asyncio.sleep(_PAUSE_SECONDS)
 

@@ -42,6 +42,7 @@ from pulsark.metadata.zookeeper.nodes import (
     SetNode,
 )
 from pulsark.metadata.zookeeper.signs import Signs
+from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
     import ssl
@@ -314,7 +315,9 @@ class ZooKeeperClient:
         self._refusals += 1
         servers = len(self.address.hosts.split(","))
         if self._refusals >= _REFUSALS_MAX * servers and self._asking is None:
-            self._asking = self._loop.create_task(self._ask_whether_others_get_in())
+            self._asking = unattended(
+                self._ask_whether_others_get_in(), "asking whether ZooKeeper takes others"
+            )
 
     async def _ask_whether_others_get_in(self) -> None:
         """A server that takes a new client but not this one has older data than this one saw."""

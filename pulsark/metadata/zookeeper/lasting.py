@@ -12,8 +12,9 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
-from pulsark.errors import MetadataError
+from pulsark.errors import trace_of
 from pulsark.metadata.zookeeper.nodes import ANY
+from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -119,7 +120,7 @@ class LastingNodes:
 
     def _renew(self) -> None:
         if not self._closed and (self._renewing is None or self._renewing.done()):
-            self._renewing = asyncio.get_running_loop().create_task(self._begin_another())
+            self._renewing = unattended(self._begin_another(), "a new session with ZooKeeper")
 
     async def _begin_another(self) -> None:
         former, said = self._client, ""
@@ -127,10 +128,14 @@ class LastingNodes:
             try:
                 client = await self._connect()
                 await self._check_not_older(client)
-            except MetadataError as e:
+            except Exception as e:  # whatever it is: there is no way without a session
                 if str(e) != said:
                     said = str(e)
-                    log.warning("no new session with ZooKeeper yet, will try again: %s", e)
+                    log.warning(
+                        "no new session with ZooKeeper yet, will try again: %s",
+                        e,
+                        exc_info=trace_of(e),
+                    )
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             break

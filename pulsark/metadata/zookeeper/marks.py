@@ -11,10 +11,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from pulsark.errors import MetadataError
+from pulsark.errors import MetadataError, trace_of
 from pulsark.metadata.server_marks import CountedHistory, ServerMarks
 from pulsark.metadata.zookeeper.layout import HISTORY
 from pulsark.metadata.zookeeper.nodes import NodeVersionError
+from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -86,14 +87,18 @@ class Marks(ServerMarks):
         if self._frozen is None:
             self._frozen = self._client.zxid
         if self._reading is None or self._reading.done():
-            self._reading = asyncio.get_running_loop().create_task(self._read_until_known())
+            self._reading = unattended(self._read_until_known(), "reading ZooKeeper's history")
 
     async def _read_until_known(self) -> None:
         while not self._client.session.has_ended:
             try:
                 await self._read_again()
-            except MetadataError as error:
-                log.warning("the history of the metadata store cannot be read: %s", error)
+            except Exception as error:  # whatever it is: all wait for it
+                log.warning(
+                    "the history of the metadata store cannot be read: %s",
+                    error,
+                    exc_info=trace_of(error),
+                )
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             self.tell()

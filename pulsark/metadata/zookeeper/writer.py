@@ -30,6 +30,7 @@ from pulsark.metadata.zookeeper.nodes import (
     NoNodeError,
 )
 from pulsark.metadata.zookeeper.plan import NeedsFreshError, Plan, versions_of
+from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -91,7 +92,7 @@ class Writer:
         commit = _Commit(wanted, nodes, self._loop.time() + self._seconds)
         self._queue.append(commit)
         if self._task is None or self._task.done():
-            self._task = self._loop.create_task(self._write_all())
+            self._task = unattended(self._write_all(), "writing to ZooKeeper")
         return await commit.future
 
     def close(self) -> None:

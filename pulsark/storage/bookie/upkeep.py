@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pulsark.storage.bookie.index import MARK_LEDGER
 from pulsark.storage.bookie.journal_format import Kind
 from pulsark.storage.bookie.journal_gc import SegmentCollector, collect_all
+from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
     from pulsark.runtime import Runtime, Worker
@@ -46,7 +47,7 @@ class Upkeep:
     def start_if_due(self) -> None:
         """Begin, if there is something to do and nothing is being done."""
         if self._task is None and (self.must_collect or self.checkpointer.due):
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = unattended(self._run(), "upkeep of the journal")
 
     async def collect_through(self, segment_id: int) -> None:
         """Empty all segments up to this one, as far as that is possible; returns then."""

@@ -34,6 +34,7 @@ from pulsark.storage.cursor.log_ledger import CommitGroup, CursorLedger
 from pulsark.storage.cursor.records import pack
 from pulsark.storage.cursor.snapshot import write_snapshot
 from pulsark.storage.ledger.metadata import LedgerConfig
+from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -180,7 +181,7 @@ class CursorLogWriter:
             self._retry.cancel()
             self._retry = None
         if self._rollover is None and self.failed is None:
-            self._rollover = asyncio.get_running_loop().create_task(self._roll_over())
+            self._rollover = unattended(self._roll_over(), f"{self._bundle}: a new cursor log")
 
     async def renew(self) -> None:
         """Replace a ledger that is long, and mostly log: who opens it next reads all of it."""

@@ -6,6 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
+from pulsark.tasks import unattended
+
 if TYPE_CHECKING:
     from pulsark.storage.ledger.metadata import LedgerMetadata
     from pulsark.storage.ledger.writer import LedgerWriter
@@ -42,7 +44,7 @@ class OpenLedgers:
         BookKeeper's auto-recovery closes an open ledger whose last ensemble names a lost bookie
         for half a minute.
         """
-        task = asyncio.get_running_loop().create_task(self._replace(bookie_id))
+        task = unattended(self._replace(bookie_id), f"replacing bookie {bookie_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -35,6 +35,7 @@ from pulsark.errors import (
 from pulsark.storage.bookie.bookie import Bookie, EntryRun
 from pulsark.storage.ledger import decisions
 from pulsark.storage.ledger.metadata import Ensemble, LedgerMetadata
+from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -329,7 +330,9 @@ class LedgerWriter:
         if self._change is not None:
             return
         if self._bookies.spare([slot.bookie.bookie_id for slot in self._slots]) is not None:
-            self._change = asyncio.get_running_loop().create_task(self._change_ensemble())
+            self._change = unattended(
+                self._change_ensemble(), f"ledger {self.ledger_id}: an ensemble change"
+            )
         elif self._quorum_lost():
             self._fail(self._failure)
         elif self._waiting:
@@ -358,6 +361,9 @@ class LedgerWriter:
             error = e
         except MetadataError as e:
             error = StorageError(f"ledger {self.ledger_id}: the ensemble change failed: {e}")
+        except Exception as e:  # a defect; appends must not wait for ever
+            log.exception("ledger %d: the ensemble change failed", self.ledger_id)
+            error = StorageError(f"ledger {self.ledger_id}: the ensemble change failed: {e!r}")
         finally:
             self._change = self._kept = None
         if self.error is not None:

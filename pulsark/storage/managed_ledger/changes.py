@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pulsark.errors import LedgerFencedError, MetadataError, StorageError
 from pulsark.storage.managed_ledger.states import Event, UnknownEventError
-from pulsark.tasks import to_its_end
+from pulsark.tasks import to_its_end, unattended
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -53,7 +53,7 @@ class Changes:
 
     def start(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Make a change without a caller that waits; only if it ``is_free``."""
-        self._task = self._loop.create_task(self._run(step))
+        self._task = unattended(self._run(step), f"{self._path}: a change")
 
     def start_later(self, seconds: float, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start a change after a while, if there is none then. One waits at a time."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.errors import PulsarkError
 from pulsark.storage.managed_ledger.deletion import delete_ledgers
+from pulsark.tasks import unattended
 from pulsark.wire.position import Position
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Trimming:
     def start_sweep(self) -> None:
         """Tell bookies of what was removed, if there is something to be told."""
         if self._stored.now.removing and self._sweeper is None:
-            self._sweeper = asyncio.get_running_loop().create_task(self._sweep_aside())
+            self._sweeper = unattended(self._sweep_aside(), f"{self._stored.path}: sweeping")
 
     async def stop(self) -> None:
         """Stop telling bookies."""

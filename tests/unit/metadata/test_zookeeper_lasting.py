@@ -45,13 +45,14 @@ class World:
         self.server = MemoryZooKeeper()
         self.clients: list[Client] = []
         self.refusals = 0
+        self.refusal: Exception = MetadataError("cannot be reached")
         self.went_back = 0
 
     async def connect(self) -> ZooKeeperClient:
         await asyncio.sleep(0.01)
         if self.refusals:
             self.refusals -= 1
-            raise MetadataError("cannot be reached")
+            raise self.refusal
         if self.clients:
             self.server.zxid = max(self.server.zxid, self.clients[-1].zxid) - self.went_back
         self.clients.append(Client(self.server, self.clock))
@@ -65,8 +66,10 @@ def run(scenario: Callable[[World], Awaitable[None]]) -> None:
     simulate(main)
 
 
-def test_after_a_session_another_one_is_used_and_all_is_looked_at_again() -> None:
+@pytest.mark.parametrize("refusal", [MetadataError("cannot be reached"), AttributeError("defect")])
+def test_after_a_session_another_one_is_used_and_all_is_looked_at_again(refusal: Exception) -> None:
     async def scenario(world: World) -> None:
+        world.refusal = refusal
         nodes = await LastingNodes.connect(world.connect)
         told: list[int] = []
         nodes.on_regained(lambda: told.append(len(world.clients)))

@@ -515,13 +515,16 @@ def test_a_repair_of_earlier_entries_does_not_disturb_the_writer() -> None:
     simulate(main)
 
 
-def test_an_ensemble_change_that_the_store_cannot_make_fails_the_ledger() -> None:
+@pytest.mark.parametrize("error", [MetadataError("the store is away"), AttributeError("defect")])
+def test_an_ensemble_change_that_the_store_cannot_make_fails_the_ledger(
+    error: Exception,
+) -> None:
     async def main(sim: Simulation) -> None:
         cluster, writes = Cluster(sim, 2), Writes()
         manager = cluster.manager()
         writer = await manager.create(LedgerConfig(2, 2, 2), writes)
         cluster.add("b3")
-        Gate(manager).fail()
+        Gate(manager).fail(error)
         cluster.bookies["b1"].down = True
         writer.append([b"a"])
         await turns()
@@ -822,8 +825,8 @@ class Gate:
     def open(self) -> None:
         self._event.set()
 
-    def fail(self) -> None:
-        self._error = MetadataError("the store is away")
+    def fail(self, error: Exception) -> None:
+        self._error = error
         self._event.set()
 
 
