@@ -70,7 +70,7 @@ chaos-live: $(STAMP)
 	$(BIN)/python -m tests.fuzz --frames 1000000 --hours $(HOURS) --secured
 
 test-clients: $(STAMP) ## the official Python, Java and Go clients; docs/clients.md says which ran
-	$(BIN)/python -m pytest -m 'not chaos' tests/clients -q --record $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not chaos' -n 3 $(BY_FILE) tests/clients -q --record $(PYTEST_ARGS)
 	$(BIN)/python -m tests.docs.clients --write
 
 test-suite: $(STAMP) ## the official Python client's own tests; FOLDER= is their checkout

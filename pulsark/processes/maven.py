@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from pulsark.errors import ConfigError
 from pulsark.processes.java_process import java
+from pulsark.runtime import holding
 
 REPOSITORY = "https://repo1.maven.org/maven2/"
 
@@ -84,7 +85,11 @@ def class_path(lock: Path, cache: Path) -> str:
     directory = cache / lock.stem
     paths = [directory / coordinate.file_name for coordinate in coordinates]
     if not all(path.exists() for path in paths):
-        _fetch(lock.stem, coordinates, directory, cache)
+        work = cache / "ivy"
+        work.mkdir(parents=True, exist_ok=True)
+        with (work / "lock").open("w") as file, holding(file.fileno()):  # Ivy's cache has none
+            if not all(path.exists() for path in paths):
+                _fetch(lock.stem, coordinates, directory, work)
     return os.pathsep.join(map(str, paths))
 
 
@@ -95,9 +100,7 @@ def _ivy_jar() -> Path:
     return next((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
 
 
-def _fetch(name: str, coordinates: list[Coordinate], directory: Path, cache: Path) -> None:
-    work = cache / "ivy"
-    work.mkdir(parents=True, exist_ok=True)
+def _fetch(name: str, coordinates: list[Coordinate], directory: Path, work: Path) -> None:
     settings, module = work / f"{name}-settings.xml", work / f"{name}.xml"
     settings.write_text(_SETTINGS.format(cache=work / "cache", repository=REPOSITORY))
     module.write_text(_MODULE.format(name=name, dependencies=_dependencies(coordinates)))

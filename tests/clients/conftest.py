@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from pathlib import PurePath
 
 import pytest
 
 from tests.clients.pinned import PINNED, write_record
+
+CLIENT = "client"
+"""A property of a test's report: reports are all that one process gets of tests in others."""
 
 _passed: defaultdict[str, set[str]] = defaultdict(set)
 _failed: set[str] = set()
@@ -19,25 +22,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        for mark in item.iter_markers("client"):
+        for mark in item.iter_markers(CLIENT):
             unknown = set(mark.args) - PINNED.keys()
             assert not unknown, f"{item.nodeid}: no such client: {unknown}"
+            item.user_properties += [(CLIENT, name) for name in mark.args]
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    report = yield
-    for mark in item.iter_markers("client"):
-        for client in mark.args:
-            if report.failed:
-                _failed.add(client)
-            elif report.passed and report.when == "call":
-                _passed[client].add(item.path.name)
-    return report
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    for kind, client in report.user_properties:
+        if kind == CLIENT and report.failed:
+            _failed.add(str(client))
+        elif kind == CLIENT and report.passed and report.when == "call":
+            _passed[str(client)].add(PurePath(report.location[0]).name)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     options = session.config.option
     selected = options.keyword or any("::" in argument for argument in session.config.args)
-    if options.record and not selected:
+    of_others = hasattr(session.config, "workerinput")  # the process that has all reports writes
+    if options.record and not selected and not of_others:
         write_record({key: files for key, files in _passed.items() if key not in _failed})

@@ -35,6 +35,9 @@ import org.apache.pulsar.client.impl.auth.oauth2.AuthenticationFactoryOAuth2;
 public final class Logins {
     private static final int WINDOW = 1000;
 
+    /** The client tries again for as long where it gets no answer from a broker. */
+    private static final int REFUSAL_SECONDS = 10;
+
     private final Properties values;
     private final int seconds;
 
@@ -213,7 +216,8 @@ public final class Logins {
                 ? PulsarClientException.class
                 : PulsarClientException.AuthenticationException.class,
                 () -> {
-                    try (PulsarClient client = client("service_url", login)) {
+                    int patience = byHandshake || byIssuer ? REFUSAL_SECONDS : seconds;
+                    try (PulsarClient client = client("service_url", login, patience)) {
                         client.newProducer().topic(topic).create();
                     }
                 });
@@ -300,9 +304,13 @@ public final class Logins {
     // -- parts ---
 
     private PulsarClient client(String url, Authentication login) throws Exception {
+        return client(url, login, seconds);
+    }
+
+    private PulsarClient client(String url, Authentication login, int patience) throws Exception {
         var builder = PulsarClient.builder().serviceUrl(value(url))
                 .tlsTrustCertsFilePath(value("trust")).enableTlsHostnameVerification(true)
-                .operationTimeout(seconds, TimeUnit.SECONDS);
+                .operationTimeout(patience, TimeUnit.SECONDS);
         return (login == null ? builder : builder.authentication(login)).build();
     }
 

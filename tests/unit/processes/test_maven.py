@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from benchmarks.brokers import Pulsar
 from benchmarks.load import LOCK
+from pulsark.processes import maven
 from pulsark.processes.bookkeeper_server import LOCK as BOOKKEEPER_LOCK
 from pulsark.processes.maven import Coordinate, _dependencies, _lock_lines, read_lock
 
@@ -41,3 +44,23 @@ def test_classifiers_of_one_module_are_one_dependency() -> None:
     xml = _dependencies([Coordinate("g", "a", "1"), Coordinate("g", "a", "1", "linux")])
     assert xml.count("<dependency ") == 1
     assert xml.count("<artifact ") == 2
+
+
+def test_jars_are_fetched_once_by_all_who_need_them_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / "some.lock"
+    lock.write_text("g:a:1\n")
+    fetched = []
+
+    def fetch(name: str, _: object, directory: Path, work: Path) -> None:
+        fetched.append(name)
+        threading.Event().wait(0.1)  # for the other, which does not come
+        directory.mkdir()
+        (directory / "a-1.jar").touch()
+
+    monkeypatch.setattr(maven, "_fetch", fetch)
+    with ThreadPoolExecutor(2) as threads:
+        paths = list(threads.map(lambda _: maven.class_path(lock, tmp_path / "cache"), range(2)))
+    assert paths == [str(tmp_path / "cache" / "some" / "a-1.jar")] * 2
+    assert fetched == ["some"]
