@@ -122,9 +122,10 @@ A value comes from the first of these that sets it:
 4. the default.
 
 `pulsark config` prints this list with the current values (`--json` for programs). An empty value
-means the default. The process warns about an unknown key and names the nearest known one. It also
-warns about a key of Pulsar's that has no effect here, unless the value is Pulsar's default. An
-invalid value stops the process with an error that names the key, the value and what is allowed.
+means the default, whatever a later one of these sources says. The process warns about an unknown
+key and names the nearest known one. It also warns about a key of Pulsar's that has no effect here,
+unless the value is Pulsar's default. An invalid value stops the process with an error that names
+the key, the value and what is allowed.
 
 A standalone listens on this machine only. To serve other machines, it needs
 `authenticationEnabled`, or `--insecure`, which lets everyone who reaches its ports do everything;

@@ -146,6 +146,9 @@ class _Merge:
             if text.strip() or key.may_be_none:
                 self.values[name] = value
                 self.sources[name] = source
+            else:  # the default, whatever an earlier source says
+                self.values.pop(name, None)
+                self.sources.pop(name, None)
             if key.spec.planned and value != key.default:
                 self.warnings.append(f"{name}: not implemented yet, has no effect ({source})")
         if quiet:

@@ -61,6 +61,23 @@ def test_an_empty_value_is_the_default(tmp_path: Path) -> None:
     assert loaded == LoadedSettings(Settings(), (), {})
 
 
+@pytest.mark.parametrize(
+    "later",
+    [
+        {"flags": {"advertisedAddress": "", "managedLedgerCacheSizeMB": " "}},
+        {"environment": {"PULSARK_advertisedAddress": "", "PULSARK_managedLedgerCacheSizeMB": ""}},
+    ],
+    ids=["flags", "environment"],
+)
+def test_an_empty_value_of_a_later_source_is_the_default_again(
+    tmp_path: Path, later: dict[str, dict[str, str]]
+) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("advertisedAddress=a.example\nmanagedLedgerCacheSizeMB=7\n")
+    loaded = load_settings(file=str(file), **later)  # type: ignore[arg-type]
+    assert loaded == LoadedSettings(Settings(), (), {})
+
+
 def test_an_empty_port_is_not_opened(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text("brokerServicePort=\nbrokerServicePortTls=6651\n")
