@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,11 @@ def run_initialize(wanted: Wanted, urls: Mapping[str, str], *, as_json: bool) ->
 
     made = asyncio.run(
         initialize_cluster(
-            settings, given, bundles, existing_bookkeeper=bool(wanted.existing_bookkeeper)
+            settings,
+            given,
+            bundles,
+            existing_bookkeeper=bool(wanted.existing_bookkeeper),
+            tell=lambda text: print(f"pulsark: {text}", file=sys.stderr, flush=True),
         )
     )
     if as_json:

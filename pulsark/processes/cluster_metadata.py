@@ -10,13 +10,14 @@ from pulsark.metadata.initialisation import CLUSTER_BUNDLES, initialize_metadata
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.processes.bookkeeper_storage import address_of
 from pulsark.processes.joined_metadata import join_metadata
+from pulsark.processes.known_hosts import check_hosts
 from pulsark.runtime import Runtime
 from pulsark.storage.bookkeeper.cluster import new_cluster
 from pulsark.storage.bookkeeper.paths import INSTANCE_ID
 from pulsark.storage.bookkeeper.same_cluster import check_same_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pulsark.config.settings import Settings
     from pulsark.metadata.zookeeper.address import ZooKeeperAddress
@@ -28,12 +29,16 @@ async def initialize_cluster(
     bundles: int = CLUSTER_BUNDLES,
     *,
     existing_bookkeeper: bool = False,
+    tell: Callable[[str], None] | None = None,
 ) -> list[str]:
     """Make what is missing where settings say; returns what was made, in words.
 
-    ``existing_bookkeeper``: it must be there, else ``ConfigError``.
+    ``existing_bookkeeper``: it must be there, else ``ConfigError``. ``tell`` gets what is waited
+    for, and hosts whose names are not known are not waited for.
     """
     runtime, address = Runtime(), address_of(settings)
+    if tell is not None:
+        await check_hosts(settings, tell)
     zookeeper = await ZooKeeperClient.connect(replace(address, root=""), runtime.clock)
     try:
         said = await _bookkeeper(zookeeper, address, existing=existing_bookkeeper)

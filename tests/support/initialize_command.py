@@ -13,7 +13,7 @@ COMMAND = "initialize-cluster-metadata"
 URLS = ("--web-service-url", "http://h:8080", "--broker-service-url", "pulsar://h:6650")
 
 RunCommand = Callable[..., tuple[int, str]]
-"""Takes options; returns the exit code, and what was printed."""
+"""Takes options; returns the exit code, and what was printed: of a failure also on stderr."""
 
 
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunCommand:
@@ -27,6 +27,6 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         except SystemExit as end:
             code = int(end.code or 0)
         said = capsys.readouterr()
-        return code, said.out + said.err
+        return code, said.out + said.err if code else said.out
 
     return run_one
