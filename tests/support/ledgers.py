@@ -124,12 +124,13 @@ class Cluster:
         listener: Appends | None = None,
         config: ManagedLedgerConfig | None = None,
         path: str = "/managed-ledgers/t/n/persistent/x",
+        manager: LedgerManager | None = None,
     ) -> ManagedLedger:
-        """A new owner of a managed ledger."""
+        """A new owner of a managed ledger; without ``manager`` in a broker of its own."""
         store = MemoryMetadataStore(self.tree)
         return await ManagedLedger.open(
             path,
-            LedgerManager(store, self.bookies, self.runtime),
+            LedgerManager(store, self.bookies, self.runtime) if manager is None else manager,
             store,
             config if config is not None else ManagedLedgerConfig(),
             self.runtime,

@@ -16,6 +16,7 @@ from pulsark.storage.ledger.placement import (
     first_failure,
     spread,
 )
+from pulsark.storage.ledger.troubles import Troubles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -44,6 +45,8 @@ class LedgerBookies:
         self._bookies = bookies
         self._runtime = runtime
         self._places: Places = OnePlace() if places is None else places
+        self.troubles = Troubles()
+        """Told of what fails with them."""
         self._failures: dict[str, Failures] = {}
         self._slow: dict[str, float] = {}
         """Until when bookies are read last."""

@@ -81,6 +81,8 @@ class LedgerManager:
         self._bookies = LedgerBookies(bookies, runtime, places)
         self.shortage = self._bookies.shortage
         """Whether a ledger lacks copies."""
+        self.troubles = self._bookies.troubles
+        """Told of what fails with ledgers that are written."""
         self._clock = runtime.clock
         self.open_ledgers = OpenLedgers()
         self._bookies.on_lost(self.open_ledgers.bookie_lost)

@@ -417,7 +417,9 @@ class LedgerWriter:
             except MetadataError as e:
                 if self._closing or self._quorum_lost():
                     raise
-                log.warning("ledger %d: cannot replace a bookie yet: %s", self.ledger_id, e)
+                problem = f"ledger {self.ledger_id}: cannot replace a bookie yet: {e}"
+                owner = self.metadata.config.owner or "of nobody"
+                self._bookies.troubles.tell(owner, problem)
                 await asyncio.sleep(CHANGE_RETRY_SECONDS)
             else:
                 return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from pulsark.storage.managed_ledger.last_ledger import LastLedger
 
 T = TypeVar("T")
-
-log = logging.getLogger(__name__)
 
 
 class Changes:
@@ -75,7 +72,7 @@ class Changes:
             except LedgerFencedError as e:
                 last.stop(Event.FENCED, e)
             except (StorageError, MetadataError) as e:
-                log.warning("%s: %s", self._path, e)
+                last.troubles.tell(self._path, str(e))
                 last.note_failure(e)
                 if last.writer is None:
                     self._appends.fail(e)

@@ -62,6 +62,7 @@ class LastLedger:
         self.times = 1
         """How many times as large as configured ledgers are; above 1 where there are very many."""
         self._stored = stored
+        self.troubles = manager.troubles
         self._manager = manager
         self._clock = clock
         self._appends = appends
@@ -233,7 +234,7 @@ class LastLedger:
         except LedgerFencedError:
             raise
         except (StorageError, MetadataError) as e:
-            log.warning("%s: cannot create a new ledger yet: %s", self._stored.path, e)
+            self.troubles.tell(self._stored.path, f"cannot create a new ledger yet: {e}")
             self._roll_at = self._clock.monotonic() + ROLL_OVER_RETRY_SECONDS
             if self.life.state is State.ROLLING:
                 self.life.on(Event.NOT_ROLLED)

@@ -244,7 +244,7 @@ class ManagedLedger(LedgerView):
             last.lost(error)
             return
         last.ledger_failed()
-        log.warning("%s: ledger %d failed: %s", self.path, ledger_id, error)
+        last.troubles.tell(self.path, f"ledger {ledger_id} failed: {error}")
         if not isinstance(error, BookieAwayError | LedgerFencedError):
             if isinstance(error, StorageFullError) or writer.last_confirmed < 0:
                 # A new ledger would most likely fail the same way.
