@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from pulsark.runtime import Runtime
     from pulsark.storage.ledger.store import LedgerStore
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class BookKeeperStorage:
@@ -55,6 +58,21 @@ def address_of(settings: Settings) -> ZooKeeperAddress:
         )
     store = parse_zookeeper(settings.metadataStoreUrl, config)
     return replace(store, root=f"{store.root}/{CLUSTER}")
+
+
+def too_few(settings: Settings, writable: int) -> str:
+    """What is to be said of so many bookies that take entries; empty if they are enough."""
+    wanted = settings.managedLedgerDefaultEnsembleSize
+    needed = settings.managedLedgerDefaultAckQuorum
+    if writable >= wanted:
+        return ""
+    there = f"{writable} {'bookie takes' if writable == 1 else 'bookies take'} entries now"
+    cure = "Start more bookies, or lower"
+    if writable >= needed:
+        key = "managedLedgerDefaultEnsembleSize"
+        return f"{key}={wanted}, and {there}: new ledgers have fewer copies. {cure} {key}"
+    key = "managedLedgerDefaultAckQuorum"
+    return f"{key}={needed}, and {there}: nothing can be published. {cure} {key}"
 
 
 async def open_bookkeeper(
@@ -83,6 +101,9 @@ async def open_bookkeeper(
     bookies = BookieRegistry(zookeeper, address.root, keys, client)
     cleanup.push_async_callback(bookies.close)
     await bookies.start()
+    few = too_few(settings, sum(map(bookies.is_writable, bookies)))
+    if few:
+        log.warning("%s", few)
     racks = RackSource(metadata, bookies.set_racks)
     cleanup.callback(racks.close)
     await racks.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 
 import pytest
@@ -14,6 +15,7 @@ from pulsark.metadata.initialisation import check_initialized
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.metadata.zookeeper.store import ZooKeeperMetadataStore
+from pulsark.processes.bookkeeper_storage import open_bookkeeper
 from pulsark.processes.joined_metadata import join_metadata
 from pulsark.runtime import Runtime, SystemClock
 from tests.support.initialize_command import COMMAND, URLS, RunCommand, command
@@ -68,6 +70,23 @@ def test_a_cluster_is_made_once_and_its_brokers_find_it(
     assert run(*options, *existing) == (0, "Everything was there for cluster c\n")
     code, said = run("-c", "d", "-md", str(zookeeper), *URLS)
     assert (code, said.splitlines()[:2]) == (0, ["Made for cluster d:", "  cluster d"])
+
+
+def test_a_broker_that_finds_too_few_bookies_says_so(
+    zookeeper: ZooKeeperAddress, run: RunCommand, caplog: pytest.LogCaptureFixture
+) -> None:
+    code, said = run("--cluster", "c", "--metadata-store", str(zookeeper), *URLS)
+    assert code == 0, said
+
+    async def broker_starts() -> None:
+        settings, runtime = Settings(metadataStoreUrl=str(zookeeper)), Runtime()
+        async with contextlib.AsyncExitStack() as cleanup:
+            metadata = await join_metadata(settings, "", runtime, create=False)
+            cleanup.push_async_callback(metadata.close)
+            await open_bookkeeper(settings, metadata, runtime, cleanup)
+
+    asyncio.run(broker_starts())
+    assert "managedLedgerDefaultAckQuorum=2, and 0 bookies take entries now" in caplog.text
 
 
 @pytest.mark.feature("F69")
