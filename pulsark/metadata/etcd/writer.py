@@ -74,10 +74,23 @@ class Writer:
                 await asyncio.shield(each)
             return await self._write(changes, deadline)
         finally:
-            done.set_result(None)
-            for path in changed:
-                if self._busy.get(path) is done:
-                    del self._busy[path]
+            self._ended(changed, done, [each for each in before if not each.done()])
+
+    def _ended(
+        self,
+        changed: Sequence[str],
+        done: asyncio.Future[None],
+        before: Sequence[asyncio.Future[None]],
+    ) -> None:
+        """Let the next write begin, once those before have ended, too: a caller may go earlier."""
+        if before:
+            first, *left = before
+            first.add_done_callback(lambda _: self._ended(changed, done, left))
+            return
+        done.set_result(None)
+        for path in changed:
+            if self._busy.get(path) is done:
+                del self._busy[path]
 
     async def _write(self, changes: Sequence[Change], deadline: float) -> Written:
         now: dict[str, Fact] | None = None
