@@ -75,6 +75,9 @@ class KeptLink(ABC, Generic[C]):
 
     async def ready(self, seconds: float) -> C:
         """Wait for a channel; ``StorageError`` if that takes too long."""
+        channel = self.channel
+        if channel is not None and channel.error is None:
+            return channel  # without a timer: each read comes here
         try:
             async with asyncio.timeout(seconds):
                 while (channel := self.channel) is None or channel.error is not None:

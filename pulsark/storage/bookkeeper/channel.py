@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from pulsark.errors import (
     BookieAwayError,
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from pulsark.runtime import Done
     from pulsark.storage.bookkeeper.limits import ClientSettings
     from pulsark.wire.bookkeeper.requests import AddFrames
-
-T = TypeVar("T")
 
 _USER_TIMEOUT: Final = getattr(socket, "TCP_USER_TIMEOUT", None)
 
@@ -84,6 +82,17 @@ class _Run:
             self.next += 1
 
 
+class _Read:
+    """A read of an entry or of several that is not answered, whether its caller waits or not."""
+
+    __slots__ = ("due", "future", "is_answered")
+
+    def __init__(self, future: asyncio.Future[ReadAnswer | BatchAnswer], due: float) -> None:
+        self.future = future
+        self.due = due
+        self.is_answered = False
+
+
 class Channel(asyncio.Protocol):
     """Created by a ``Link``, which is told when it ends."""
 
@@ -109,10 +118,13 @@ class Channel(asyncio.Protocol):
         """Those that are not sent yet."""
         self._sent_bytes = 0
         self._sent_entries = 0
-        self._reads: dict[tuple[int, int], deque[asyncio.Future[ReadAnswer]]] = {}
-        self._batches: dict[int, asyncio.Future[BatchAnswer]] = {}
+        self._reads: dict[tuple[int, int], deque[_Read]] = {}
+        self._batches: dict[int, _Read] = {}
+        self._asked: deque[_Read] = deque()
+        """All reads, in the order in which they were sent; see ``_order``."""
         self._number = 0
         self._watch: asyncio.TimerHandle | None = None
+        self._read_watch: asyncio.TimerHandle | None = None
         self.error: StorageError | None = None
         """Why the connection has ended or is ending."""
         self.pending_bytes = 0
@@ -153,24 +165,32 @@ class Channel(asyncio.Protocol):
 
     async def read(self, ledger_id: int, entry_id: int, request: bytes) -> ReadAnswer:
         """Send a read of an entry. ``StorageError`` if the connection ends before the answer."""
-        if self.error is not None:
-            raise self.error
-        future: asyncio.Future[ReadAnswer] = self._loop.create_future()
+        read = self._new_read()
         # It stays there until it is answered, also if the caller goes: answers have no numbers.
-        self._reads.setdefault((ledger_id, entry_id), deque()).append(future)
+        self._reads.setdefault((ledger_id, entry_id), deque()).append(read)
         self._send(request)
-        return await self._answered(future)
+        return cast("ReadAnswer", await read.future)
 
     async def read_batch(self, request: Callable[[int], bytes]) -> BatchAnswer:
         """The same for a batch read, from the number that it gets."""
+        read = self._new_read()
+        self._number += 1
+        self._batches[self._number] = read
+        self._send(request(self._number))
+        return cast("BatchAnswer", await read.future)
+
+    def _new_read(self) -> _Read:
+        """Its caller may go, maybe to another bookie: one that is silent is given up all the same.
+
+        One timer for all: a task that waits with one of its own costs as much as the read.
+        """
         if self.error is not None:
             raise self.error
-        self._number += 1
-        number = self._number
-        future: asyncio.Future[BatchAnswer] = self._loop.create_future()
-        self._batches[number] = future
-        self._send(request(number))
-        return await self._answered(future)
+        read = _Read(self._loop.create_future(), self._loop.time() + self._settings.read_seconds)
+        self._asked.append(read)
+        if self._read_watch is None:
+            self._read_watch = self._loop.call_at(read.due, self._look_at_reads)
+        return read
 
     def flush(self) -> None:
         """Send now what would wait for the end of this turn of the loop."""
@@ -187,41 +207,6 @@ class Channel(asyncio.Protocol):
             self.error = error
         if self._transport is not None:
             self._transport.abort()
-
-    async def _answered(self, future: asyncio.Future[T]) -> T:
-        seconds = self._settings.read_seconds
-        due = self._loop.time() + seconds
-        try:
-            await asyncio.wait((future,), timeout=seconds)
-            if not future.done() and self._loop.time() - due > STALL_SECONDS:
-                await asyncio.wait((future,), timeout=STALL_SECONDS)
-        except asyncio.CancelledError:
-            self._await_alone(future, due)
-            raise
-        if future.done():
-            return future.result()
-        future.cancel()
-        error = self._silent(seconds)
-        self.fail(error)
-        raise error
-
-    def _await_alone(self, future: asyncio.Future[T], due: float) -> None:
-        """Its caller went, maybe to another bookie: one that is silent is given up all the same."""
-        watch = self._loop.call_at(due, self._overdue, future, due)
-
-        def answered(future: asyncio.Future[T]) -> None:
-            watch.cancel()
-            future.exception()  # nobody else asks for it
-
-        future.add_done_callback(answered)
-
-    def _overdue(self, future: asyncio.Future[T], due: float, again: bool = False) -> None:
-        if future.done():
-            return
-        if self._loop.time() - due > STALL_SECONDS and not again:
-            self._loop.call_later(STALL_SECONDS, self._overdue, future, due, True)
-        else:
-            self.fail(self._silent(self._settings.read_seconds))
 
     def _has_room_for(self, run: _Run) -> bool:
         return not self._sent_entries or (
@@ -265,6 +250,19 @@ class Channel(asyncio.Protocol):
         else:
             self.fail(self._silent(self._settings.add_seconds))
 
+    def _look_at_reads(self, again: bool = False) -> None:
+        """The same for reads."""
+        self._read_watch = None
+        if not self._asked:
+            return
+        late = self._loop.time() - self._asked[0].due
+        if late < 0:
+            self._read_watch = self._loop.call_at(self._asked[0].due, self._look_at_reads)
+        elif late > STALL_SECONDS and not again:
+            self._read_watch = self._loop.call_later(STALL_SECONDS, self._look_at_reads, True)
+        else:
+            self.fail(self._silent(self._settings.read_seconds))
+
     def _silent(self, seconds: float) -> StorageError:
         return StorageError(f"bookie {self._bookie_id} did not answer for {seconds:g} s")
 
@@ -301,17 +299,16 @@ class Channel(asyncio.Protocol):
         self._transport = None
         self._out.clear()
         self._held.clear()
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
-        futures: list[asyncio.Future[ReadAnswer] | asyncio.Future[BatchAnswer]]
-        futures = [f for waiting in self._reads.values() for f in waiting]
-        futures += self._batches.values()
+        for watch in (self._watch, self._read_watch):
+            if watch is not None:
+                watch.cancel()
+        self._watch = self._read_watch = None
+        asked, self._asked = self._asked, deque()
         self._reads.clear()
         self._batches.clear()
-        for future in futures:
-            if not future.done():
-                future.set_exception(error)
+        for read in asked:
+            if not read.future.done():
+                read.future.set_exception(error)
         # First the link: a writer that appends when its add fails must not use this channel.
         self._ended(self, error)
         self._runs.clear()
@@ -384,18 +381,23 @@ class Channel(asyncio.Protocol):
         waiting = self._reads.get(key)
         if not waiting:
             raise ProtocolError(f"entry {key[0]}:{key[1]} was not asked for")
-        future = waiting.popleft()
+        read = waiting.popleft()
         if not waiting:
             del self._reads[key]
-        if not future.done():
-            future.set_result(answer)
+        self._answered(read, answer)
 
     def _batch(self, answer: BatchAnswer) -> None:
-        future = self._batches.pop(answer.request_id, None)
-        if future is None:
+        read = self._batches.pop(answer.request_id, None)
+        if read is None:
             raise ProtocolError(f"batch {answer.request_id} was not asked for")
-        if not future.done():
-            future.set_result(answer)
+        self._answered(read, answer)
+
+    def _answered(self, read: _Read, answer: ReadAnswer | BatchAnswer) -> None:
+        read.is_answered = True
+        while self._asked and self._asked[0].is_answered:
+            self._asked.popleft()
+        if not read.future.done():
+            read.future.set_result(answer)
 
 
 def refusal(bookie_id: str, what: str, code: int) -> StorageError:
