@@ -280,12 +280,15 @@ class _Recovery:
         told = self._told(bookie_id, entry_id)
         if told is not None:
             return told
+        tail = self._tails.get(bookie_id)
         try:
-            found = await self._read(bookie_id, entry_id, entry_id + _READ_ENTRIES)
-            run = _run_from(found, entry_id)
-            if run:
-                return run
-            # Only later ones, as striping has it: ask for this entry alone to be sure.
+            if tail is None or entry_id <= tail.last_entry_id:
+                found = await self._read(bookie_id, entry_id, entry_id + _READ_ENTRIES)
+                run = _run_from(found, entry_id)
+                if run:
+                    return run
+            # Only later ones, as striping has it: ask for this entry alone to be sure. Behind the
+            # last that it told of there is most likely none, nor any to look for behind that.
             found = await self._read(bookie_id, entry_id, entry_id)
         except (NoSuchEntryError, NoSuchLedgerError):
             return []

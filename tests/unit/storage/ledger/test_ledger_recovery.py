@@ -217,6 +217,32 @@ def test_what_a_bookie_stored_last_is_not_the_end() -> None:
     simulate(main)
 
 
+def test_behind_what_a_bookie_told_of_one_entry_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For several, a client of BookKeeper would look for the end again, and behind gaps."""
+    asked: list[tuple[str, int, int]] = []
+    read = MemoryBookie.read
+
+    async def recorded(bookie: MemoryBookie, ledger_id: int, first: int, *more: int) -> object:
+        asked.append((bookie.bookie_id, first, more[0] - first))
+        return await read(bookie, ledger_id, first, *more)
+
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        await started(cluster, LedgerConfig(3, 3, 2), 2)
+        monkeypatch.setattr(MemoryBookie, "read", recorded)
+        assert (await cluster.manager().recover(0)).last_entry_id == 1
+
+    simulate(main)
+    assert sorted(each for each in asked if each[1] == 2) == [
+        ("b1", 2, 0),
+        ("b2", 2, 0),
+        ("b3", 2, 0),
+    ]
+    assert all(more for _, first, more in asked if first < 2)
+
+
 def test_an_entry_of_which_one_copy_is_damaged_is_read_from_another() -> None:
     async def main(sim: Simulation) -> None:
         cluster = Cluster(sim, 3)
