@@ -33,6 +33,8 @@ _REFUSED: Final = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff~]"
 """Characters that no name of a node may have, and the one that stands for them."""
 _ESCAPE: Final = re.compile("~([0-9a-f]+);")
 
+_KNOWN_MAX: Final = 4096
+
 PARTS: Final = 64
 """Parts of the tree that count deletions apart; see ``facts``."""
 
@@ -56,9 +58,19 @@ class Layout:
 
     directories: int = DIRECTORIES
     spread: Mapping[str, int] = field(default_factory=lambda: _SPREAD)
+    _known: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Nodes by path: each value is read and written several times while a topic is loaded."""
 
     def node(self, path: str) -> str:
         """The node of a value."""
+        known = self._known.get(path)
+        if known is None:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            known = self._known[path] = self._node(path)
+        return known
+
+    def _node(self, path: str) -> str:
         if path == "/":
             return TREE
         parent, name = self._spread_above(path)
@@ -79,7 +91,7 @@ class Layout:
     def _spread_above(self, path: str) -> tuple[str, str]:
         """The path's part whose children are in directories, and the rest; or no rest."""
         for tree, levels in self.spread.items():
-            if path.startswith(f"{tree}/"):
+            if path.startswith(tree) and path.startswith("/", len(tree)):
                 parts = path[len(tree) + 1 :].split("/", levels)
                 if len(parts) == levels + 1:
                     name = parts[-1]
