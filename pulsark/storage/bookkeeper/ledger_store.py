@@ -19,7 +19,7 @@ from pulsark.metadata.zookeeper.nodes import (
     SetNode,
 )
 from pulsark.storage.bookkeeper.guarded_writes import ATTEMPTS, GuardedWrites
-from pulsark.storage.bookkeeper.nodes import LedgerNode, decode_node, new_node
+from pulsark.storage.bookkeeper.nodes import LedgerNode, as_stored, decode_node, new_node
 from pulsark.storage.bookkeeper.paths import ledger_node, parents
 from pulsark.storage.ledger.store import (
     ComparedLedgerStore,
@@ -81,7 +81,7 @@ class BookKeeperLedgerStore(ComparedLedgerStore):
         if metadata.is_attached:
             return self._attached.made(metadata)
         node = new_node(metadata, self._cluster.keys.usual, secrets.randbits(63))
-        return StoredLedger(node.metadata(metadata.ledger_id), ABSENT, node)
+        return StoredLedger(as_stored(metadata), ABSENT, node)
 
     def is_own(self, made: StoredLedger, found: StoredLedger) -> bool:
         if not isinstance(made.kept, LedgerNode) or not isinstance(found.kept, LedgerNode):
@@ -96,14 +96,14 @@ class BookKeeperLedgerStore(ComparedLedgerStore):
         node = cast("LedgerNode", over.kept)
         if over.version == ABSENT:
             await self._create(path, node.encode())
-            return StoredLedger(node.metadata(ledger_id), 0, node)
+            return StoredLedger(over.metadata, 0, node)
         node = node.changed(metadata)
         try:
             version = await self._writes.do(SetNode(path, node.encode(), over.version))
         except (NodeVersionError, NoNodeError) as e:
             raise BadVersionError(path, f"is not at version {over.version}") from e
         assert isinstance(version, int)
-        return StoredLedger(node.metadata(ledger_id), version, node)
+        return StoredLedger(as_stored(metadata), version, node)
 
     async def _create(self, path: str, data: bytes) -> None:
         for _ in range(ATTEMPTS):

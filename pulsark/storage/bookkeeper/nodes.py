@@ -7,7 +7,7 @@ was read in. What is not understood here is kept.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from google.protobuf import text_format
@@ -135,6 +135,15 @@ def new_node(metadata: LedgerMetadata, key: LedgerKey, token: int) -> LedgerNode
     return LedgerNode(NEWEST_FORM, message)
 
 
+def as_stored(metadata: LedgerMetadata) -> LedgerMetadata:
+    """What a node says that was made of these metadata, or changed to them: the same, but for
+    lengths of ensembles, which it does not keep."""
+    if all(e.length == _length(e.first_entry_id) for e in metadata.ensembles):
+        return metadata
+    ensembles = (replace(e, length=_length(e.first_entry_id)) for e in metadata.ensembles)
+    return replace(metadata, ensembles=tuple(ensembles))
+
+
 def decode_node(value: bytes) -> LedgerNode:
     """The inverse of ``encode``; ``CorruptMetadataError`` if it cannot be read."""
     first, _, body = value.partition(b"\n")
@@ -184,9 +193,14 @@ def _ensembles(message: LedgerMetadataFormat, config: LedgerConfig) -> tuple[Ens
     if any(len(s.ensembleMember) != config.ensemble_size for s in message.segment):
         raise ValueError(f"a segment is not of {config.ensemble_size} bookies")
     return tuple(
-        Ensemble(s.firstEntryId, -1 if s.firstEntryId else 0, tuple(s.ensembleMember))
+        Ensemble(s.firstEntryId, _length(s.firstEntryId), tuple(s.ensembleMember))
         for s in message.segment
     )
+
+
+def _length(first_entry_id: int) -> int:
+    """Of all entries before an ensemble, as far as it is known without having been kept."""
+    return -1 if first_entry_id else 0
 
 
 def _lines(message: LedgerMetadataFormat) -> str:

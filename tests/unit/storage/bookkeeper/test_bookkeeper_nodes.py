@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsark.errors import CorruptMetadataError, MetadataRefusedError
-from pulsark.storage.bookkeeper.nodes import LedgerNode, decode_node, new_node
+from pulsark.storage.bookkeeper.nodes import LedgerNode, as_stored, decode_node, new_node
 from pulsark.storage.bookkeeper.paths import ledger_node, parents
 from pulsark.storage.ledger.metadata import Ensemble, LedgerConfig, LedgerMetadata, LedgerState
 from pulsark.storage.proto.bookkeeper_pb2 import LedgerMetadataFormat
@@ -115,6 +115,17 @@ def test_a_change_is_written_in_the_form_that_was_read(
     else:
         assert found == after
         assert (read.token, read.message.customMetadata) == (3, node.message.customMetadata)
+
+
+@given(ledgers(), st.lists(st.integers(-1, 2**62), min_size=4, max_size=4))
+def test_what_a_node_will_say_is_known_without_reading_it(
+    metadata: LedgerMetadata, lengths: list[int]
+) -> None:
+    pairs = zip(metadata.ensembles, lengths, strict=False)
+    given_lengths = replace(metadata, ensembles=tuple(replace(e, length=n) for e, n in pairs))
+    node = new_node(given_lengths, PLAIN, 3)
+    assert as_stored(given_lengths) == node.metadata(metadata.ledger_id)
+    assert node.changed(given_lengths).metadata(metadata.ledger_id) == as_stored(given_lengths)
 
 
 def test_text_is_read_and_stays_text() -> None:
