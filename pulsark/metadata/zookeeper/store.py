@@ -58,7 +58,7 @@ class ZooKeeperMetadataStore(ServerStore):
     ) -> None:
         self.identity = identity
         self._client = client
-        self._reads = SharedReads(client.get)
+        self._reads = SharedReads(self._read)
         self._runtime = runtime
         self._layout = layout
         self._watches = Watches()
@@ -119,10 +119,13 @@ class ZooKeeperMetadataStore(ServerStore):
         await self._marks.start(self._runtime.rng.getrandbits(NONCE_BITS), marks)
 
     async def get(self, path: str) -> Versioned | None:
+        return await self._reads.get(path)
+
+    async def _read(self, path: str) -> Versioned | None:
         split_path(path)
         node = self._layout.node(path)
         seen = self._writer.seen(node)
-        found = await self._reads.get(node)
+        found = await self._client.get(node)
         stored = None if found is None else decode(path, found.data)
         if seen is not None:
             seen(found, 0 if stored is None else stored.base)
