@@ -9,7 +9,7 @@ from pulsark.dispatch.topics.topic_names import in_order
 from pulsark.errors import ClientError, ServerError
 from pulsark.metadata.pages import names_below
 from pulsark.metadata.paths import MANAGED_LEDGERS, managed_ledger_path, topic_below, topics_path
-from pulsark.storage.managed_ledger.record import read_record
+from pulsark.storage.managed_ledger.record import TopicState, read_record, read_stored
 from pulsark.wire.topic_name import NON_PERSISTENT, TopicName
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.non_persistent_topics import NonPersistentTopics
     from pulsark.metadata.resources import Resources
     from pulsark.metadata.store import MetadataStore
+    from pulsark.storage.managed_ledger.record import StoredRecord
 
 BASES_AT_ONCE: Final = 4
 """Topics with partitions: each may have thousands of names."""
@@ -46,6 +47,11 @@ class TopicCatalog:
         if not name.is_persistent:
             return self._non_persistent.get(name) is not None
         return await read_record(managed_ledger_path(name), self._metadata) is not None
+
+    async def record(self, name: TopicName) -> StoredRecord | None:
+        """What is stored of a persistent topic, unless it is being deleted."""
+        found = await read_stored(managed_ledger_path(name), self._metadata)
+        return None if found is None or found.record.state is TopicState.DELETING else found
 
     async def is_stored(self, name: TopicName) -> bool:
         """Whether anything is stored of a topic, even if only its deletion is not at its end."""

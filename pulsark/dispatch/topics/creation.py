@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.model.given_subscription import GivenSubscription
 from pulsark.dispatch.model.interfaces import COMPACTION_SUBSCRIPTION
 from pulsark.dispatch.policies.policies import auto_topic_creation
+from pulsark.dispatch.topics.bundles import NamespaceBundles
+from pulsark.dispatch.topics.registry import Seen
 from pulsark.errors import ClientError, ServerError
 from pulsark.metadata.records import AlreadyExistsError
 from pulsark.wire.position import LATEST
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.ownership import Ownership
     from pulsark.dispatch.topics.registry import Topics
     from pulsark.dispatch.topics.topic_making import TopicMaking
+    from pulsark.metadata.namespaces import Namespace
     from pulsark.metadata.resources import Resources
     from pulsark.metadata.topic_resources import PartitionedTopic
 
@@ -78,8 +81,9 @@ class TopicCreation:
                     f"{name.base} has only {parent.partitions} partitions",
                 )
             return await self._topics.open(name, create=True)
-        if await self._catalog.exists(name):
-            return await self._topics.open(name, is_there=True)
+        seen = await self._seen(name, namespace)
+        if seen is not None:
+            return await self._topics.open(name, seen=seen)
         created = auto_topic_creation(self._settings, namespace.policies)
         if not (may_create and created.allowed):
             raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
@@ -90,6 +94,15 @@ class TopicCreation:
                     return await self._topics.open(name)
                 return await self._make(name)
         return await self.topic_for_clients(name)  # it was made with partitions just now
+
+    async def _seen(self, name: TopicName, namespace: Namespace) -> Seen | None:
+        """Whether a topic is there; ``None`` if it is missing. Claims nothing."""
+        if name.partition >= 0 or not name.is_persistent:
+            return Seen() if await self._catalog.exists(name) else None
+        # Before the read: see ``Seen``.
+        guard = self._ownership.guard_of(NamespaceBundles(namespace).of(name))
+        record = await self._catalog.record(name)
+        return None if record is None else Seen(record, guard)
 
     async def partition_count(self, name: TopicName, *, create: bool) -> int:
         """Partitions of a topic; 0 if it has none, or is missing and may be created."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from pulsark.dispatch.loop.turns import in_turns
@@ -29,9 +29,20 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.remains import Remains
     from pulsark.metadata.changes import Check
     from pulsark.runtime import Clock
+    from pulsark.storage.managed_ledger.record import StoredRecord
     from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
+
+
+class Seen(NamedTuple):
+    """A topic that is there, and perhaps its record: read since ``guard`` holds.
+
+    The record is that of not long ago. Whoever opens it writes it, and finds out if it has changed.
+    """
+
+    record: StoredRecord | None = None
+    guard: Check | None = None
 
 
 class Topics:
@@ -100,22 +111,24 @@ class Topics:
     # -- loading ---
 
     async def open(
-        self, name: TopicName, *, create: bool = False, is_there: bool = False
+        self, name: TopicName, *, create: bool = False, seen: Seen | None = None
     ) -> AnyTopic:
         """A topic, stored or not; made if ``create`` and it is missing.
 
-        ``is_there``: the caller has just seen that it is not missing.
+        ``seen``: it was there just now.
         """
         if name.is_persistent:
-            return await self.load(name, create=create, is_there=is_there)
+            return await self.load(name, create=create, seen=seen)
         self._check_serving(name)
         return await self._open_non_persistent(name, create=create)
 
-    async def load(self, name: TopicName, *, create: bool = False, is_there: bool = False) -> Topic:
+    async def load(
+        self, name: TopicName, *, create: bool = False, seen: Seen | None = None
+    ) -> Topic:
         """A persistent topic, loaded if needed; made if ``create`` and it is missing."""
         self._check_serving(name)
         try:
-            return await self._load(name, create=create, served=True, is_there=is_there)
+            return await self._load(name, create=create, served=True, seen=seen)
         except PulsarkError as error:
             self._damage.say(name, error)
             raise
@@ -156,7 +169,7 @@ class Topics:
         return self._non_persistent.add(topic)  # another request may have been first
 
     async def _load(
-        self, name: TopicName, *, create: bool, served: bool, is_there: bool = False
+        self, name: TopicName, *, create: bool, served: bool, seen: Seen | None = None
     ) -> Topic:
         if self._closed:
             raise ClientError(ServerError.ServiceNotReady, "The broker is shutting down")
@@ -168,11 +181,11 @@ class Topics:
         key = str(name)
         while (leaving := self._leaving.get(key)) is not None:
             await asyncio.wait([leaving])
-            is_there = False  # it may have gone meanwhile
+            seen = None  # it may have gone meanwhile
         if (
             key not in self._loading
             and not create
-            and not is_there
+            and seen is None
             and not await self._catalog.exists(name)
             and key not in self._loading
         ):
@@ -180,25 +193,28 @@ class Topics:
         if served:
             self._check_serving(name)  # a deletion may have begun meanwhile
         self._visited.discard(key)
-        loading = self._loading.get(key) or self._start_loading(name, served=served)
+        loading = self._loading.get(key) or self._start_loading(name, served=served, seen=seen)
         topic = await asyncio.shield(loading)
         if topic.closed:
             raise ClientError(ServerError.ServiceNotReady, f"Topic {name} is being unloaded")
         return topic
 
-    def _start_loading(self, name: TopicName, *, served: bool = True) -> asyncio.Task[Topic]:
+    def _start_loading(
+        self, name: TopicName, *, served: bool = True, seen: Seen | None = None
+    ) -> asyncio.Task[Topic]:
         key = str(name)
-        task = self._loading[key] = asyncio.create_task(self._loaded_anew(name, served=served))
+        loading = self._loaded_anew(name, seen or Seen(), served=served)
+        task = self._loading[key] = asyncio.create_task(loading)
         self._names.add(name)
         task.add_done_callback(lambda done: self._forget_failed(name, done))
         return task
 
-    async def _loaded_anew(self, name: TopicName, *, served: bool) -> Topic:
+    async def _loaded_anew(self, name: TopicName, seen: Seen, *, served: bool) -> Topic:
         guard = await self._ownership.guard(name)  # another owner may have written before
         if served and await self._catalog.is_orphan(name):
             # Its topic was there when it was asked for. A deletion that begins now waits for this.
             raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
-        stored = await self._remains.record_of(name)
+        stored = seen.record if seen.guard == guard else await self._remains.record_of(name)
         topic = await self._loader.load(name, bundle_counted_at(guard.path), stored)
         try:
             self._check_held(name, guard)
