@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from typing import TYPE_CHECKING, Final
 
 from pulsark.errors import ConfigError
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 
 HOST: Final = "127.0.0.1"
 STOP_SECONDS: Final = 10.0
+_DYING_WITH_US: Final = """\
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, which stays with the program below
+if os.getppid() == int(sys.argv[1]):  # else it is too late for the signal
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
 
 
 class JavaProcess:
@@ -24,6 +31,8 @@ class JavaProcess:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self.dies_with_us = False
+        """Whether Linux kills it when the thread ends that starts it, however that ends."""
 
     @property
     def pid(self) -> int:
@@ -38,6 +47,9 @@ class JavaProcess:
     def start(self, command: Sequence[str], output: Path) -> None:
         """Start; what it prints is appended to a file."""
         assert self._process is None
+        if self.dies_with_us and sys.platform == "linux":
+            own = str(os.getpid())
+            command = [sys.executable, "-I", "-S", "-c", _DYING_WITH_US, own, *command]
         with output.open("ab") as file:
             self._process = subprocess.Popen(
                 command,

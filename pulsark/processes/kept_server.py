@@ -54,6 +54,8 @@ class KeptServer:
         """
         self.name = name
         self._server = server
+        # One that outlives its keeper would write to the same files as the next keeper's.
+        server.process.dies_with_us = True
         self._ready = ready
         self._check = check
         self._given_up = given_up

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -51,3 +53,37 @@ def test_each_new_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert len(pids) == 3
 
     asyncio.run(main())
+
+
+KEEPER = """
+import asyncio, sys
+from pathlib import Path
+from pulsark.processes.kept_server import KeptServer
+from tests.unit.processes.test_kept_server import Sleeping
+
+async def main():
+    server = Sleeping(Path(sys.argv[1]))
+    await KeptServer("it", server, lambda: print(server.process.pid, flush=True)).start()
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others cannot tell a process to die")
+def test_a_server_does_not_outlive_a_keeper_that_is_killed(tmp_path: Path) -> None:
+    """Two of them would write to the same files once the keeper is started again."""
+    keeper = subprocess.Popen([sys.executable, "-c", KEEPER, str(tmp_path)], stdout=subprocess.PIPE)
+    assert keeper.stdout is not None
+    watched = os.pidfd_open(int(keeper.stdout.readline()))
+    ended: list[int] = []
+    try:
+        keeper.kill()
+        ended, _, _ = select.select([watched], [], [], 30)
+        assert ended, "it lives on"
+    finally:
+        if not ended:
+            signal.pidfd_send_signal(watched, signal.SIGKILL)
+        os.close(watched)
+        keeper.stdout.close()
+        keeper.wait()
