@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError
 from pulsark.errors import ProtocolError
 from pulsark.limits import MESSAGE_METADATA_BYTES_MAX
 from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.crc import crc32c_from
 from pulsark.wire.text_fields import as_bytes, as_text
 
 MAGIC = b"\x0e\x01"
@@ -113,7 +114,7 @@ def checked_counts(entry: bytes) -> Counts | None:
     magic, checksum, size = _head.unpack_from(entry)
     if magic != _MAGIC_NUMBER:
         return message_counts(entry)
-    if google_crc32c.value(entry[CHECKSUM_END:]) != checksum:
+    if crc32c_from(entry, CHECKSUM_END) != checksum:
         return None
     payload_offset = 10 + size
     if payload_offset > len(entry) or size > MESSAGE_METADATA_BYTES_MAX:
@@ -197,8 +198,7 @@ def checksum_ok(entry: bytes) -> bool:
         return True
     if len(entry) < CHECKSUM_END:
         return False
-    found: int = google_crc32c.value(entry[CHECKSUM_END:])
-    return found == int.from_bytes(entry[2:CHECKSUM_END], "big")
+    return crc32c_from(entry, CHECKSUM_END) == int.from_bytes(entry[2:CHECKSUM_END], "big")
 
 
 def build_entry(metadata: pb.MessageMetadata, payload: bytes) -> bytes:

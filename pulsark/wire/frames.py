@@ -186,11 +186,14 @@ class FrameDecoder:
             command_end = body + command_size
             if (
                 not LARGE_FRAME_BYTES <= stop - position <= self.max_frame_size
-                or stop > end
                 or command_end > stop
                 or command_size > COMMAND_BYTES_MAX
             ):
                 break
+            if stop > end:
+                self._partial += received[position:]
+                self._wanted = stop - position
+                return self._parsed(whole)
             whole.append((bytes(received[body:command_end]), bytes(received[command_end:stop])))
             position = stop
         return chain(self._parsed(whole), self._decode(bytes(received[position:])))
@@ -206,8 +209,7 @@ class FrameDecoder:
 
         A generator, so that what is wrong with it is raised where commands are carried out.
         """
-        first = memoryview(bytes(self._partial))
-        chunks = self._chunks
+        first, chunks = memoryview(self._partial), self._chunks
         self._partial, self._chunks, self._room, self._wanted = bytearray(), [], None, 0
         _, command_size = _sizes.unpack_from(first)
         command_end = _HEAD_BYTES + command_size
