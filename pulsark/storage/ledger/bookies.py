@@ -50,6 +50,8 @@ class LedgerBookies:
         self._failures: dict[str, Failures] = {}
         self._slow: dict[str, float] = {}
         """Until when bookies are read last."""
+        self._given: dict[Bookie, None] = {}
+        """In order."""
 
     def get(self, bookie_id: str) -> Bookie:
         """The bookie of that name; ``StorageError`` if it is not there now."""
@@ -76,9 +78,14 @@ class LedgerBookies:
         """How many there are."""
         return len(self._bookies)
 
+    def given(self, bookie: Bookie) -> None:
+        """A bookie was given an append."""
+        self._given[bookie] = None
+
     def flush(self) -> None:
-        """Let all bookies start with what they were given."""
-        for bookie in self._bookies.values():
+        """Let bookies start with what they were given. Others are not touched: they may be many."""
+        given, self._given = self._given, {}
+        for bookie in given:
             bookie.flush()
 
     def all(self) -> list[Bookie]:

@@ -202,6 +202,7 @@ class LedgerWriter:
 
     def _send(self, slot: _Slot, run: EntryRun) -> None:
         last = run.first_entry_id + len(run.payloads) - 1
+        self._bookies.given(slot.bookie)
         if not self._striped:
             slot.bookie.append(
                 run,

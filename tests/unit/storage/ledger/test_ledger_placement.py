@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -91,6 +92,22 @@ def test_what_cannot_be_written_is_not_chosen() -> None:
         places.read_only.add("b3")
         with pytest.raises(StorageError, match="2 bookies are needed and 1 are there"):
             bookies.attainable(LedgerConfig(3, 3, 2))
+
+    simulate(main)
+
+
+def test_only_who_was_given_something_is_told_to_begin() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, told = Cluster(sim, 4), list[str]()
+        for name, bookie in cluster.bookies.items():
+            bookie.flush = partial(told.append, name)  # type: ignore[method-assign]
+        bookies = LedgerBookies(cluster.bookies, cluster.runtime)
+        for name in ("b3", "b1", "b3"):
+            bookies.given(cluster.bookies[name])
+        bookies.flush()
+        assert told == ["b3", "b1"]
+        bookies.flush()
+        assert told == ["b3", "b1"]
 
     simulate(main)
 
