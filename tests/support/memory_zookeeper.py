@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pulsark.errors import OutcomeUnknownError
@@ -108,8 +108,8 @@ class MemoryZooKeeper:
         path = operation.path
         found = self._found(path, operation.version)
         self.zxid += 1
-        self.nodes[path] = replace(
-            found, data=operation.data, version=found.version + 1, changed=self.zxid
+        self.nodes[path] = found._replace(
+            data=operation.data, version=found.version + 1, changed=self.zxid
         )
         self._tell(path)
         return found.version + 1
@@ -162,8 +162,7 @@ class MemoryZooKeeper:
 
     def _count(self, path: str, more: int) -> None:
         old = self.nodes[path]
-        self.nodes[path] = replace(
-            old,
+        self.nodes[path] = old._replace(
             children=old.children + more,
             created_children=old.created_children + max(more, 0),
         )

@@ -44,7 +44,7 @@ FOLLOWING: Final = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsiste
 class _Call:
     """A request from the time it is made to its outcome."""
 
-    __slots__ = ("deadline", "future", "path", "reads", "request", "sent")
+    __slots__ = ("deadline", "future", "may_lack", "path", "reads", "request", "sent")
 
     def __init__(
         self, request: Any, path: str, deadline: float, loop: asyncio.AbstractEventLoop, reads: bool
@@ -54,6 +54,7 @@ class _Call:
         self.deadline = deadline
         self.future: asyncio.Future[Any] = loop.create_future()
         self.reads = reads
+        self.may_lack = False
         self.sent = False
 
 
@@ -79,6 +80,13 @@ class Calls:
     async def read(self, request: Any, path: str) -> Any:
         """The answer to a request that changes nothing."""
         return await self._call(request, path, reads=True).future
+
+    async def read_if_there(self, request: Any, path: str) -> Any:
+        """The same; ``None`` if there is no such node. Many reads are of what most topics have not,
+        and an exception costs as much as the rest."""
+        call = self._call(request, path, reads=True)
+        call.may_lack = True
+        return await call.future
 
     async def write(self, request: Any, path: str) -> Any:
         """The answer to a request that may change something."""
@@ -141,6 +149,9 @@ class Calls:
             self._waiting.append(call)  # ``disconnected`` follows, or has been called
             if self.is_connected and self._connection.client_id is not None:
                 self.send_waiting()
+        elif call.may_lack and isinstance(error, kazoo_errors.NoNodeError):
+            call.request = None
+            call.future.set_result(None)
         else:
             call.future.set_exception(error_of(error, call.path))
 

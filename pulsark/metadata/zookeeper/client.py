@@ -153,15 +153,13 @@ class ZooKeeperClient:
         full = self._root + path
         watcher = None if changed is None else partial(self._event, changed)
         while True:
-            try:
-                data, stat = await self._calls.read(GetData(full, watcher), path)
-            except NoNodeError:
-                if watcher is None:
-                    return None
+            found = await self._calls.read_if_there(GetData(full, watcher), path)
+            if found is None:
                 # Only ``exists`` leaves a watch where no node is.
-                if await self._calls.read(Exists(full, watcher), path) is None:
+                if watcher is None or await self._calls.read(Exists(full, watcher), path) is None:
                     return None
                 continue
+            data, stat = found
             return Node(
                 data, stat.version, stat.ephemeralOwner, stat.numChildren, stat.czxid, stat.mzxid,
                 # The server tells creations and deletions; the difference is what is there.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from pulsark.errors import MetadataRefusedError
 
@@ -11,8 +11,7 @@ ANY: Final = -1
 """A version that matches any."""
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """A node's data and what the server says of it."""
 
     data: bytes
