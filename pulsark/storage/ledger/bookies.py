@@ -140,8 +140,9 @@ class LedgerBookies:
         count = len(self._writable())
         if count < config.ack_quorum:
             raise StorageError(f"{config.ack_quorum} bookies are needed and {count} are there")
-        size = min(config.ensemble_size, count)
-        return replace(config, ensemble_size=size, write_quorum=min(config.write_quorum, size))
+        if config.ensemble_size <= count:
+            return config
+        return replace(config, ensemble_size=count, write_quorum=min(config.write_quorum, count))
 
     def choose(self, count: int) -> list[Bookie]:
         """Bookies for a new ensemble, by chance and by rack; suspects only where others lack."""

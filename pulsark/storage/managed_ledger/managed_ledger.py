@@ -39,7 +39,7 @@ from pulsark.storage.managed_ledger.config import (
 from pulsark.storage.managed_ledger.deletion import delete_managed_ledger
 from pulsark.storage.managed_ledger.folding import Folding
 from pulsark.storage.managed_ledger.last_ledger import RETRY_SECONDS, LastLedger
-from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
+from pulsark.storage.managed_ledger.ledger_list import LedgerInfo, LedgerList
 from pulsark.storage.managed_ledger.owned_record import OwnedRecord
 from pulsark.storage.managed_ledger.record import (
     ManagedLedgerRecord,
@@ -90,7 +90,7 @@ class ManagedLedger(LedgerView):
         runtime: Runtime,
         listener: ManagedLedgerListener,
     ) -> None:
-        super().__init__(stored.ledger_list(), manager)
+        super().__init__(LedgerList(), manager)  # until ``_show``
         self.path = stored.path
         self.topic_id = stored.now.topic_id
         self._stored = stored
@@ -177,9 +177,11 @@ class ManagedLedger(LedgerView):
 
     def set_quorums(self, ensemble: int, write: int, ack: int) -> None:
         """How the ledgers are stored that are created from now on."""
-        self._last.config = replace(
-            self._last.config, ensemble_size=ensemble, write_quorum=write, ack_quorum=ack
-        )
+        now = self._last.config
+        if (now.ensemble_size, now.write_quorum, now.ack_quorum) != (ensemble, write, ack):
+            self._last.config = replace(
+                now, ensemble_size=ensemble, write_quorum=write, ack_quorum=ack
+            )
 
     # Appending.
 
