@@ -14,7 +14,7 @@ export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 # Tests start a thousand processes, and each would compile all sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint check format sim planted chaos chaos-simulated chaos-live bench docs-test test-clients test-suite proto lock clean
+.PHONY: help setup demo test lint check format sim planted chaos chaos-long bench docs-test test-clients test-suite proto lock clean
 
 help: ## what each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -58,16 +58,11 @@ sim: $(STAMP) ## crash the storage at every disk step, and a broker at random (S
 planted: $(STAMP) ## plant each known bug in a copy of the sources, and see which tests notice
 	$(BIN)/python -m tests.sim.planted $(PLANTED_ARGS)
 
-chaos: $(STAMP) ## long runs: HOURS= (1) of the simulation, beside killed processes and hostile clients
-	$(MAKE) --jobs 2 chaos-simulated chaos-live
+chaos: $(STAMP) .cache/jars.ok ## faults of brokers, bookies, ZooKeeper and stores, hostile clients, simulation, in about HOURS= (1)
+	$(BIN)/python -m tests.chaos --hours $(HOURS) $(PYTEST_ARGS)
 
-chaos-simulated: $(STAMP) # nice, since it takes all that it gets, and hostile clients measure answers in ms
-	nice -n 10 $(BIN)/python -m tests.sim --hours $(HOURS)
-
-chaos-live: $(STAMP)
-	$(BIN)/python -m pytest -m chaos -q $(PYTEST_ARGS)
-	$(BIN)/python -m tests.fuzz --frames 5000000 --hours $(HOURS)
-	$(BIN)/python -m tests.fuzz --frames 1000000 --hours $(HOURS) --secured
+chaos-long: $(STAMP) .cache/jars.ok ## streaming queries and 20 to 100 kills, 10,000 topics: half an hour each
+	$(BIN)/python -m pytest -m long tests/spark -q $(PYTEST_ARGS)
 
 test-clients: $(STAMP) ## the official Python, Java and Go clients; docs/clients.md says which ran
 	$(BIN)/python -m pytest -m 'not chaos' -n 3 $(BY_FILE) tests/clients -q --record $(PYTEST_ARGS)

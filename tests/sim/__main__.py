@@ -3,6 +3,7 @@
     python -m tests.sim --seeds 100000            from seed 0 on
     python -m tests.sim --hours 6 --seed 5000000  as many as there is time for
     python -m tests.sim --seed 17 --seeds 1       that one again
+    python -m tests.sim --several --hours 1       of several brokers with a cluster's metadata
 
 Prints how many seeds an hour that is. A run that breaks a promise prints its seed, its faults and
 the first bad event, and the exit code is 1. One seed in a hundred is run twice, and must do the
@@ -20,7 +21,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count, islice
 
 from tests.sim.world import World
@@ -29,6 +30,17 @@ REPORT_SECONDS = 60.0
 TWICE_EVERY = 100
 CHUNKS_OF_A_PROCESS = 100
 """A simulated crash leaves coroutines that are never freed: after hours they would be gigabytes."""
+
+
+def run_several(seed: int) -> tuple[int, str]:
+    """The same for several brokers."""
+    from tests.sim import test_several_brokers_random as several
+
+    try:
+        several.run_seed(seed)
+    except Exception:
+        return seed, traceback.format_exc()
+    return seed, ""
 
 
 def run_seed(seed: int) -> tuple[int, str]:
@@ -56,13 +68,15 @@ def forget_what_crashed() -> None:
     sys.unraisablehook = hook
 
 
-def results(seeds: Iterator[int], processes: int) -> Iterator[tuple[int, str]]:
+def results(
+    seeds: Iterator[int], processes: int, run: Callable[[int], tuple[int, str]]
+) -> Iterator[tuple[int, str]]:
     """What became of each seed, in no particular order."""
     if processes == 1:
-        yield from map(run_seed, seeds)
+        yield from map(run, seeds)
         return
     with multiprocessing.Pool(processes, maxtasksperchild=CHUNKS_OF_A_PROCESS) as pool:
-        yield from pool.imap_unordered(run_seed, seeds, chunksize=4)
+        yield from pool.imap_unordered(run, seeds, chunksize=4)
 
 
 def main(arguments: list[str]) -> int:
@@ -73,14 +87,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--hours", type=float, default=None, help="stop after so long")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--keep-going", action="store_true", help="also after a failure")
+    parser.add_argument("--several", action="store_true", help="several brokers, not one")
     given = parser.parse_args(arguments)
+    run = run_several if given.several else run_seed
     many = given.seeds if given.seeds is not None else None if given.hours else 1000
     start = reported = time.monotonic()
     seeds: Iterator[int] = islice(count(given.seed), many)
     # Looked at here and not where the seeds come from: a pool takes hundreds of them in advance.
     end = float("inf") if given.hours is None else start + given.hours * 3600
     done = failed = 0
-    for seed, wrong in results(seeds, given.processes):
+    for seed, wrong in results(seeds, given.processes, run):
         done += 1
         if wrong:
             failed += 1

@@ -119,7 +119,9 @@ def topic_exists(broker: Standalone, topic: str, subscription: str | None = None
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize(
+    "count", [200, pytest.param(10_000, marks=[pytest.mark.chaos, pytest.mark.long])]
+)
 def test_a_pattern_of_many_topics(spark: SparkSession, tmp_path: Path, count: int) -> None:
     """Every topic is read, is followed, and what comes later is found in any of them."""
     with Standalone(tmp_path / "data") as broker, connected(broker) as client:
