@@ -35,7 +35,10 @@ from tests.support.zookeeper import below_a_root_of_its_own
 pytestmark = pytest.mark.chaos
 
 WAIT_SECONDS = 2.0
-"""No receipt comes later when a bookie dies or hangs."""
+"""No receipt comes later when a bookie dies or hangs, on a machine that has the time for it."""
+BUSY_WAIT_SECONDS = 10.0
+"""Where others want several times the processors that there are, each step of three processes
+waits for its turn. A bookie that is waited for until its session is over still takes longer."""
 REPAIR_SECONDS = 180.0
 GRACE_SECONDS = 30
 """After which auto-recovery closes a ledger that names a lost bookie: BookKeeper's default."""
@@ -68,6 +71,18 @@ def bookies(
             yield Bookies(cluster, repair)
         finally:
             repair.process.kill()
+
+
+@pytest.fixture(autouse=True)
+def all_there(bookies: Bookies) -> Iterator[None]:
+    """A test that failed with a bookie down is not the failure of those after it."""
+    yield
+    for bookie in bookies.cluster.bookies[:3]:
+        bookie.process.resume()
+        if not bookie.process.is_running:
+            bookie.process.kill()
+            bookie.start()
+            asyncio.run(bookie.ready())
 
 
 @pytest.fixture
@@ -159,6 +174,12 @@ def told(what: str, world: World, since: float) -> None:
     print(f"{what}: longest wait {longest:.2f} s, {count} receipts, load {load:.1f}", flush=True)
 
 
+def longest_wait() -> float:
+    """What no receipt may wait for; the load is that of the last minute."""
+    busy = os.getloadavg()[0] > 4 * (os.cpu_count() or 1)
+    return BUSY_WAIT_SECONDS if busy else WAIT_SECONDS
+
+
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(scenario())  # type: ignore[arg-type]
 
@@ -176,7 +197,7 @@ def test_a_bookie_that_hangs_and_goes_on_delays_nobody(bookies: Bookies) -> None
                 bookie.process.resume()
                 await world.until_on({"bookie-1", "bookie-2", "bookie-3"}, 120)
             told("paused in turns", world, since)
-            assert world.publishing.longest(since) < WAIT_SECONDS
+            assert world.publishing.longest(since) < longest_wait()
             assert not world.publishing.errors
 
     run(scenario)
@@ -198,7 +219,7 @@ def test_a_bookie_whose_disk_is_slow_delays_nobody(bookies: Bookies) -> None:
             bookies.cluster.bookies[0].process.kill()
             await world.publishing.until(500)
             told("another one killed", world, since)
-            assert world.publishing.longest(since) < WAIT_SECONDS
+            assert world.publishing.longest(since) < longest_wait()
             bookies.cluster.bookies[0].start()
             await bookies.cluster.bookies[0].ready()
             await world.until_on({"bookie-1", "bookie-2", "bookie-3"}, 120)
@@ -222,7 +243,7 @@ def test_without_a_spare_a_topic_goes_on_in_new_ledgers(bookies: Bookies) -> Non
             await asyncio.sleep(GRACE_SECONDS + 15)
             assert world.ledger_id() == second, "nobody has closed it"
             told("no spare", world, since)
-            assert world.publishing.longest(since) < WAIT_SECONDS
+            assert world.publishing.longest(since) < longest_wait()
             bookies.named("bookie-3").start()
             await bookies.named("bookie-3").ready()
             await world.until_on({"bookie-1", "bookie-2", "bookie-3"}, 120)
@@ -250,7 +271,7 @@ def test_two_bookies_are_lost_in_turn_with_repair_between(
                 bookies.named(lost).start()
                 await bookies.named(lost).ready()
             told("two in turn", world, since)
-            assert world.publishing.longest(since) < WAIT_SECONDS
+            assert world.publishing.longest(since) < longest_wait()
             assert not world.publishing.errors
 
     run(scenario)
@@ -287,7 +308,7 @@ def test_a_bookie_that_lost_its_disks_is_refused_and_copies_are_restored(
             await wiped.ready()
             await world.publishing.until(100)
             told("wiped", world, since)
-            assert world.publishing.longest(since) < WAIT_SECONDS
+            assert world.publishing.longest(since) < longest_wait()
             assert not world.publishing.errors
 
     run(scenario)
@@ -371,7 +392,7 @@ def test_a_full_bookie_is_avoided_until_it_has_room(bookies: Bookies) -> None:
             await until(lambda: world.broker.bookies.is_writable(full.bookie_id))
             await world.until_on({"bookie-1", "bookie-2", full.bookie_id}, 120)
             told("full", world, since)
-            assert world.publishing.longest(since) < WAIT_SECONDS
+            assert world.publishing.longest(since) < longest_wait()
             assert not world.publishing.errors
             third.start()
             await third.ready()

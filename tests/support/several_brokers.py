@@ -23,7 +23,11 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+WAIT_SECONDS = 60.0
+"""For what takes a second or two where nobody else wants the processors."""
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = WAIT_SECONDS) -> None:
     """Return once it is so."""
     deadline = time.monotonic() + seconds
     while not condition():
