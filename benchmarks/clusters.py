@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from benchmarks.brokers import PEER, ROOT, Broker, Pulsar, Pulsark, free_port
 from benchmarks.maven import class_path
-from benchmarks.usage import with_children
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.processes.bookkeeper_server import LOCK, BookieServer
@@ -24,13 +24,22 @@ BOOKIE_SETTINGS = {
     "dbStorage_writeCacheMaxSizeMb": 256,
     "dbStorage_readAheadCacheMaxSizeMb": 256,
     "journalPreAllocSizeMB": 16,
+    "dbStorage_directIOEntryLogger": "true",
 }
-"""As distributions have them: a quarter each of the memory beside the heap."""
+"""Caches as distributions have them: a quarter each of the memory beside the heap. Entry logs are
+written around the page cache, unlike there: it costs more than brokers do (docs/benchmarks.md).
+"""
+FLUSHED_SECONDS = 15.0
+"""Bookies write what they have in memory every 10 s."""
 QUORUMS = {
     "managedLedgerDefaultEnsembleSize": 3,
     "managedLedgerDefaultWriteQuorum": 3,
     "managedLedgerDefaultAckQuorum": 2,
 }
+SESSION_SECONDS = 60
+"""Brokers stand still while the other side is measured, and keep their sessions. ZooKeeper allows
+no longer ones here."""
+SESSIONS = {"metadataStoreSessionTimeoutMillis": 1000 * SESSION_SECONDS}
 LEDGERS = "/ledgers"
 
 
@@ -76,6 +85,16 @@ class Servers:
     def bookie_pids(self) -> list[int]:
         return [bookie.process.pid for bookie in self._bookies]
 
+    def settle(self) -> None:
+        """Return once the bookies have written what they were sent: a run does not pay for the
+        one before it."""
+        since = time.time()
+        marks = [bookie.directory / "ledgers" / "current" / "lastMark" for bookie in self._bookies]
+        while time.time() < since + FLUSHED_SECONDS:
+            if all(mark.exists() and mark.stat().st_mtime > since for mark in marks):
+                return
+            time.sleep(0.2)
+
     def log_ends(self) -> str:
         """The last that the bookies said."""
         logs = {each.bookie_id: each.directory / "output.log" for each in self._bookies}
@@ -106,12 +125,6 @@ class _TwoBrokers(Broker):
     @property
     def is_running(self) -> bool:
         return super().is_running and (self._second is None or self._second.is_running)
-
-    @property
-    def can_stand_still(self) -> list[int]:
-        """Processes for tables only. ZooKeeper ends the session of a broker that stands still, and
-        a broker that goes on then takes bookies for faulty whose answers waited for it."""
-        return [pid for own in self.pids for pid in with_children(own)[1:]]
 
     def start(self) -> None:
         super().start()
@@ -160,6 +173,7 @@ class PulsarkOfCluster(_TwoBrokers, Pulsark):
             "bookkeeperMetadataServiceUri": f"zk://{self._servers.zookeeper.address}{LEDGERS}",
             "tableRoots": self._servers.home / "tables",
             **QUORUMS,
+            **SESSIONS,
             **self._settings,
         }
         sets = [f"--set={key}={value}" for key, value in settings.items()]
@@ -204,6 +218,8 @@ class PulsarOfCluster(_TwoBrokers, Pulsar):
             "configurationMetadataStoreUrl": self._store,
             "bookkeeperMetadataServiceUri": ledgers,
             **QUORUMS,
+            **SESSIONS,
+            "bookkeeper_zkTimeout": 1000 * SESSION_SECONDS,  # for bookies it has one of its own
         }
         conf = self.home / "broker.conf"
         conf.write_text(

@@ -200,6 +200,8 @@ class Comparison:
         options: dict[str, object],
         round_number: int,
     ) -> tuple[dict[str, float], Usage]:
+        if self._servers is not None:
+            self._servers.settle()
         os.sync()  # so that a run does not pay for what the one before left in the page cache
         extra = {"subscription": f"s{round_number}"} if scenario.subscription else {}
         where = broker.tls_options if scenario.tls else {"url": broker.url}
