@@ -353,7 +353,7 @@ def test_a_full_bookie_is_avoided_until_it_has_room(bookies: Bookies) -> None:
     """Its directories are on a file system of which it may use a little more than is used now."""
     small = Path("/dev/shm") / f"pulsark-{os.getpid()}"
     small.mkdir()
-    room = 32 << 20
+    room = 256 << 20  # the logs of its two indexes take 72 MB each once they are written
     disk = os.statvfs(small)
     total, used = disk.f_blocks * disk.f_frsize, (disk.f_blocks - disk.f_bavail) * disk.f_frsize
     threshold = (used + room) / total
@@ -380,7 +380,7 @@ def test_a_full_bookie_is_avoided_until_it_has_room(bookies: Bookies) -> None:
             await world.until_on({"bookie-1", "bookie-2", full.bookie_id})
             since = time.monotonic()
             with (small / "ballast").open("wb") as ballast:
-                os.posix_fallocate(ballast.fileno(), 0, 2 * room)
+                os.posix_fallocate(ballast.fileno(), 0, room + (1 << 20))
             await until(lambda: not world.broker.bookies.is_writable(full.bookie_id))
             assert full.bookie_id in world.broker.bookies, "it is read only, and can be read"
             await world.until_on({"bookie-1", "bookie-2"})
