@@ -14,7 +14,7 @@ export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 # Tests start a thousand processes, and each would compile all sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint check format sim planted chaos chaos-long bench docs-test test-clients test-suite proto lock clean
+.PHONY: help setup demo test lint lint-types lint-sources check format sim planted chaos chaos-long bench docs-test test-clients test-suite proto lock clean
 
 help: ## what each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -35,13 +35,18 @@ demo: $(STAMP) .cache/jars.ok ## the flights of 2013 through a topic into a Spar
 
 test: $(STAMP) .cache/jars.ok ## everything that CI runs, in under 20 minutes
 	$(BIN)/python -m pytest -m 'not chaos' $(PARALLEL) tests/unit tests/contracts tests/sim tests/scripts $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m 'not chaos' -n 3 $(BY_FILE) tests/integration tests/hostile tests/fuzz $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not chaos' -n 4 $(BY_FILE) tests/integration tests/hostile tests/fuzz $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m 'not chaos' -n 2 $(BY_FILE) tests/spark $(PYTEST_ARGS)
 
 lint: $(STAMP) ## format, lint, types and dead code
+	$(MAKE) --jobs 2 --output-sync lint-types lint-sources
+
+lint-types: $(STAMP)
+	$(BIN)/mypy
+
+lint-sources: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	! $(BIN)/vulture | grep '^pulsark' # tests count as users, and may have more than they use
 
 check: lint ## what lint checks, then the unit tests and scripts
@@ -51,6 +56,7 @@ format: $(STAMP) ## rewrite the sources in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+sim: export PULSARK_TEST_DEEP := 1
 sim: $(STAMP) ## crash the storage at every disk step, and a broker at random (SEED= replays, SEEDS= runs more)
 	$(BIN)/python -m pytest $(PARALLEL) tests/sim --ignore $(OF_BROKERS) -q $(PYTEST_ARGS)
 	SEEDS=$(or $(SEEDS),1000) $(BIN)/python -m pytest $(PARALLEL) $(OF_BROKERS) -q $(PYTEST_ARGS)

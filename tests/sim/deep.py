@@ -1,4 +1,4 @@
-"""What every run has no time for: ``make chaos`` has it, and ``make planted``."""
+"""What every run has no time for: ``make chaos``, ``make sim`` and ``make planted`` have it."""
 
 from __future__ import annotations
 

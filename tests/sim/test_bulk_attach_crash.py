@@ -36,7 +36,7 @@ from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.entry import build_entry, entry_metadata
 from pulsark.wire.position import Position
 from pulsark.wire.topic_name import TopicName
-from tests.sim.crashes import recover_each
+from tests.sim.crashes import SAMPLED, recover_each
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
 from tests.sim.metadata import AwayStore, SteppingStore
 from tests.sim.simulation import Simulation
@@ -329,7 +329,8 @@ def test_a_metadata_store_that_goes_away_at_any_write_leaves_no_publish_in_part(
     """It is back when those who asked what became of the write have given up."""
     _, writes = without_the_store(0, 0, made)
     assert writes > 30
-    for at in range(1, writes + 1):
+    first = 1 if made else SAMPLED  # together both have all writes
+    for at in range(first, writes + 1, SAMPLED):
         moment, _ = without_the_store(at, 12, made)
         recovered(SEED, moment)
 

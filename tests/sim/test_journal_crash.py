@@ -315,14 +315,8 @@ def recovered(seed: int, disk: SimDisk, promises: Promises) -> None:
 @pytest.mark.feature("F76")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_crash_before_any_step_loses_nothing(seed: int) -> None:
-    print(f"SEED={seed}")
     found = moments(seed)
-    for moment in found:
-        try:
-            recovered(seed, moment.disk, moment.promises.copy())
-        except BaseException:
-            print(f"crash before step {moment.step}, {moment.survival} of the unsynced survived")
-            raise
+    recover_each(seed, found, lambda _, m: recovered(seed, m.disk, m.promises.copy()))
     steps = {word for moment in found for word in moment.step.split()}
     assert {"create", "write", "sync", "rename", "unlink", "mkdir"} <= steps
     assert len(found) > 600
