@@ -18,7 +18,7 @@ from tests.support.standalone import Standalone
 
 @pytest.fixture
 def client(shared_standalone: Standalone) -> Iterator[pulsar.Client]:
-    with connected(shared_standalone, operation_timeout_seconds=3) as client:
+    with connected(shared_standalone) as client:
         yield client
 
 
@@ -336,8 +336,11 @@ def test_producer_name_is_taken(client, topic) -> None:
 
 @pytest.mark.feature("F25")
 @pytest.mark.parametrize("bad", ["persistent://public", "persistent://a/b/../../c", "x://a/b/c"])
-def test_invalid_topic_names_are_refused(client, bad) -> None:
-    with pytest.raises(pulsar.PulsarException):
+def test_invalid_topic_names_are_refused(shared_standalone, bad) -> None:
+    with (
+        connected(shared_standalone, operation_timeout_seconds=3) as client,
+        pytest.raises(pulsar.PulsarException),
+    ):
         client.create_producer(bad)
 
 

@@ -58,7 +58,7 @@ def test_a_consumer_that_subscribes_too_often_is_refused(
     admin.call("PUT", f"{NAMESPACE}/{topic}")
     rate = {"subscribeThrottlingRatePerConsumer": 1, "ratePeriodInSecond": 600}
     admin.call("POST", f"{NAMESPACE}/{topic}/subscribeRate", rate)
-    with connected(shared_standalone, operation_timeout_seconds=2) as client:
+    with connected(shared_standalone) as client:
         # The client numbers its consumers, so the same one is that of a connection of its own.
         client.subscribe(topic, "s", consumer_name="c").close()
     with (

@@ -165,7 +165,7 @@ def test_a_watch_tells_once_what_appears_changes_and_vanishes(
 
 def test_many_calls_at_a_time_keep_their_order(zookeeper: ZooKeeperAddress) -> None:
     async def scenario() -> None:
-        client = await connected(zookeeper)
+        client = await connected(zookeeper, session=20.0)
         await client.create("/n")
         versions = await asyncio.gather(*(client.set("/n", b"%d" % n) for n in range(2000)))
         assert versions == list(range(1, 2001))
