@@ -108,7 +108,9 @@ def _run(words: Sequence[str]) -> int:
 
 def main() -> int:
     """Exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos", description=__doc__, allow_abbrev=False
+    )
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=None, help="the first of the simulation")
     given, more = parser.parse_known_args()

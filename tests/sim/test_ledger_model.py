@@ -40,6 +40,7 @@ def test_a_broken_rule_is_noticed(rule: str) -> None:
 
 
 @pytest.mark.chaos
+@pytest.mark.timeout(1800)  # a minute of a processor, of which it gets the least
 @pytest.mark.feature("F70", "F73")
 @pytest.mark.parametrize(
     "rules",

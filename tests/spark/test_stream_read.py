@@ -324,7 +324,7 @@ def start_driver(broker: Standalone, topic: str, tmp_path: Path) -> Iterator[Cal
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # of which up to eleven starts of a JVM take most
+@pytest.mark.timeout(1800)  # of which up to eleven starts of a JVM take most
 @pytest.mark.parametrize(
     "moments",
     [
