@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.model.given_subscription import GivenSubscription
@@ -16,7 +18,7 @@ from pulsark.wire.position import LATEST
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.model.interfaces import AnyTopic
@@ -61,14 +63,21 @@ class TopicCreation:
         self._deletion = deletion
         self._making = making
         self._elsewhere = elsewhere
+        self._looking: dict[TopicName, asyncio.Event] = {}
+        """Topics that a request for them is looking for, until it has found them or not."""
 
     async def topic_for_clients(self, name: TopicName, *, may_create: bool = True) -> AnyTopic:
         """The topic that a producer or consumer asks for, by the rules of automatic creation."""
         self._topics.check_enabled(name)
+        if (looking := self._looking.get(name)) is not None:
+            await looking.wait()
         if self._topics.get(name) is not None or self._topics.is_loading(name):
-            return await self._topics.open(name)  # a client's two requests often come together
-        namespace = await self._ownership.namespace(name)
-        parent = await self._resources.partitioned_topics.get(name.base)
+            return await self._topics.open(name)
+        with self._looking_for(name):
+            namespace = await self._ownership.namespace(name)
+            parent = await self._resources.partitioned_topics.get(name.base)
+            seen = await self._seen(name, namespace) if parent is None else None
+        # From here to the begin of its loading nothing is awaited: see ``_looking_for``.
         if parent is not None:
             if name.partition < 0:
                 raise ClientError(
@@ -81,7 +90,6 @@ class TopicCreation:
                     f"{name.base} has only {parent.partitions} partitions",
                 )
             return await self._topics.open(name, create=True)
-        seen = await self._seen(name, namespace)
         if seen is not None:
             return await self._topics.open(name, seen=seen)
         created = auto_topic_creation(self._settings, namespace.policies)
@@ -94,6 +102,19 @@ class TopicCreation:
                     return await self._topics.open(name)
                 return await self._make(name)
         return await self.topic_for_clients(name)  # it was made with partitions just now
+
+    @contextmanager
+    def _looking_for(self, name: TopicName) -> Iterator[None]:
+        """A client's two requests often come together: the other one waits meanwhile, and finds
+        the topic on its way into memory, or looks for itself."""
+        looked = asyncio.Event()
+        self._looking.setdefault(name, looked)
+        try:
+            yield
+        finally:
+            if self._looking.get(name) is looked:
+                del self._looking[name]
+            looked.set()
 
     async def _seen(self, name: TopicName, namespace: Namespace) -> Seen | None:
         """Whether a topic is there; ``None`` if it is missing. Claims nothing."""

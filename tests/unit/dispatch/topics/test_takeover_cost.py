@@ -3,6 +3,7 @@ many, whose clients come all at once."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,6 +30,8 @@ class Counts:
 
         async def counted_get(path: str) -> Versioned | None:
             self.reads.append(path)
+            for _ in range(3):  # as a server: a client's other request comes meanwhile
+                await asyncio.sleep(0)
             found: Versioned | None = await get(path)
             return found
 
