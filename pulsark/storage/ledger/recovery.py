@@ -367,6 +367,9 @@ class _AbsentBookie:
     ) -> None:
         asyncio.get_running_loop().call_soon(done, self._error)
 
+    def flush(self) -> None:
+        """It was given nothing."""
+
 
 def _run_from(found: Sequence[tuple[int, bytes]], first: int) -> list[bytes]:
     """The payloads of the consecutive entries that begin at ``first``."""

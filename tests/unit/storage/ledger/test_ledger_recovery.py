@@ -89,6 +89,18 @@ def test_an_entry_that_one_bookie_has_is_copied_to_all_and_kept(tells_end: bool)
     simulate(main)
 
 
+def test_a_bookie_that_is_gone_stops_neither_the_copies_nor_what_others_append() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        await started(cluster, LedgerConfig(3, 3, 2), 3)
+        del cluster.bookies["b2"]
+        owner = cluster.manager()
+        assert (await owner.recover(0)).last_entry_id == 2
+        owner.flush()
+
+    simulate(main)
+
+
 def test_what_comes_after_the_first_absent_entry_was_never_confirmed() -> None:
     async def main(sim: Simulation) -> None:
         cluster = Cluster(sim, 3)
