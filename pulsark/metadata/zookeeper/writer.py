@@ -18,7 +18,7 @@ from pulsark.errors import (
     OutcomeUnknownError,
 )
 from pulsark.metadata.based_values import decode
-from pulsark.metadata.changes import Check, Put
+from pulsark.metadata.changes import Check, Delete, Put
 from pulsark.metadata.store import ABSENT
 from pulsark.metadata.zookeeper.facts import Fact, NoNode, Parent, Part, Valued
 from pulsark.metadata.zookeeper.layout import part_node, part_of
@@ -29,7 +29,7 @@ from pulsark.metadata.zookeeper.nodes import (
     NodeExistsError,
     NoNodeError,
 )
-from pulsark.metadata.zookeeper.plan import NeedsFreshError, Plan, versions_of
+from pulsark.metadata.zookeeper.plan import NeedsFreshError, Plan, Prune, versions_of
 from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
@@ -59,6 +59,11 @@ class _Commit:
         self.size = sum(len(each.value) for each in wanted if isinstance(each, Put))
         self.fresh = False
         self.future: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+
+    def going(self) -> list[str]:
+        """The nodes that it deletes, if nothing is below them."""
+        both = zip(self.nodes, self.wanted, strict=True)
+        return [node for node, wanted in both if isinstance(wanted, Delete | Prune)]
 
 
 class Writer:
@@ -193,11 +198,17 @@ class Writer:
                 raise
 
     def _take(self) -> list[_Commit]:
-        """The commits of the next multi: in order, each path in one of them, but for checks."""
+        """The commits of the next multi: in order, each path in one of them, but for checks.
+
+        A node does not go in the multi in which one below it comes, even if only to see that it is
+        not there: each is refused for the sake of the other, whatever is read again.
+        """
         taken: list[_Commit] = []
         rest: list[_Commit] = []
         written: set[str] = set()
         checked: dict[str, int] = {}
+        nodes: list[str] = []
+        gone: list[str] = []
         changes = size = 0
         for place, commit in enumerate(self._queue):
             if commit.future.done():
@@ -207,10 +218,15 @@ class Writer:
             ):
                 rest += self._queue[place:]
                 break
-            if any(_meets(each, written, checked) for each in commit.wanted):
+            going = commit.going()
+            if any(_meets(each, written, checked) for each in commit.wanted) or (
+                _any_below(nodes, going) or _any_below(commit.nodes, gone)
+            ):
                 rest.append(commit)
             else:
                 taken.append(commit)
+                nodes += commit.nodes
+                gone += going
                 changes += len(commit.wanted)
                 size += commit.size
             for each in commit.wanted:
@@ -332,6 +348,10 @@ def _fact(found: Node | None, base: int) -> Fact:
 def _expects_nothing(wanted: Wanted) -> bool:
     """Whether ZooKeeper itself will say if there is a node, so that nobody needs to look."""
     return isinstance(wanted, Put | Check) and wanted.expected_version == ABSENT
+
+
+def _any_below(nodes: Iterable[str], parents: Iterable[str]) -> bool:
+    return any(node.startswith(f"{parent}/") for parent in parents for node in nodes)
 
 
 def _meets(wanted: Wanted, written: set[str], checked: dict[str, int]) -> bool:
