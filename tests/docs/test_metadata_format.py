@@ -26,6 +26,7 @@ DOCUMENT = FORMATS / "metadata.md"
 
 RARE = {
     "/audit/<broker>",
+    "/bookkeeper",
     "/doomed-tables/<id>",
     "/loadbalance/assigned/<tenant>/<namespace>/<bundle>",
     "/loadbalance/moved",
@@ -33,7 +34,7 @@ RARE = {
     "/removed-ledgers/<id>",
     "/secrets/broker-calls",
 }
-"""What only faults, years and several brokers bring; their formats have tests of their own."""
+"""What only faults, years, several brokers and clusters bring; their formats have tests of their own."""
 
 
 class Order(Record):  # type: ignore[misc]
