@@ -34,7 +34,7 @@ RARE = {
     "/removed-ledgers/<id>",
     "/secrets/broker-calls",
 }
-"""What only faults, years, several brokers and clusters bring; their formats have tests of their own."""
+"""What faults, years, several brokers and clusters bring; their formats have tests of their own."""
 
 
 class Order(Record):  # type: ignore[misc]
