@@ -13,6 +13,7 @@ from itertools import pairwise
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.dispatch.topics.bundles import Covered
+from pulsark.dispatch.topics.registry import Seen
 from pulsark.metadata.changes import Change, Check, Delete, Put
 from pulsark.metadata.guarded import guard_of
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
@@ -115,8 +116,8 @@ class Leftovers:
         """A topic is loaded only if its broker has its bundle when that is done."""
         load = broker.topics._loaded_anew
 
-        async def watched(name: TopicName, *, served: bool) -> Topic:
-            topic = await load(name, served=served)
+        async def watched(name: TopicName, seen: Seen, *, served: bool) -> Topic:
+            topic = await load(name, seen, served=served)
             if not broker.ownership.holds(_guard_of(topic)):
                 self._wrong.append(f"{broker.urls.broker_id} loads {name}, and has no bundle of it")
             return topic
