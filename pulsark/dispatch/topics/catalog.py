@@ -9,7 +9,7 @@ from pulsark.dispatch.topics.topic_names import in_order
 from pulsark.errors import ClientError, ServerError
 from pulsark.metadata.pages import names_below
 from pulsark.metadata.paths import MANAGED_LEDGERS, managed_ledger_path, topic_below, topics_path
-from pulsark.storage.managed_ledger.record import TopicState, read_record, read_stored
+from pulsark.storage.managed_ledger.record import read_existing
 from pulsark.wire.topic_name import NON_PERSISTENT, TopicName
 
 if TYPE_CHECKING:
@@ -46,12 +46,11 @@ class TopicCatalog:
         """Whether it is stored or in memory, not only part of a partitioned topic."""
         if not name.is_persistent:
             return self._non_persistent.get(name) is not None
-        return await read_record(managed_ledger_path(name), self._metadata) is not None
+        return await self.record(name) is not None
 
     async def record(self, name: TopicName) -> StoredRecord | None:
         """What is stored of a persistent topic, unless it is being deleted."""
-        found = await read_stored(managed_ledger_path(name), self._metadata)
-        return None if found is None or found.record.state is TopicState.DELETING else found
+        return await read_existing(managed_ledger_path(name), self._metadata)
 
     async def is_stored(self, name: TopicName) -> bool:
         """Whether anything is stored of a topic, even if only its deletion is not at its end."""
@@ -108,7 +107,7 @@ class TopicCatalog:
         children = await self._metadata.children(parent)
 
         async def is_there(child: str) -> bool:
-            return await read_record(f"{parent}/{child}", self._metadata) is not None
+            return await read_existing(f"{parent}/{child}", self._metadata) is not None
 
         async for child, there in answers_in_turns(is_there, children):
             name = topic_below(namespace, child)

@@ -198,6 +198,12 @@ async def read_stored(path: str, metadata: MetadataStore) -> StoredRecord | None
     return StoredRecord(decode_record(path, found.value), found.value, found.version)
 
 
+async def read_existing(path: str, metadata: MetadataStore) -> StoredRecord | None:
+    """The record at a path; ``None`` also if the topic is being deleted."""
+    found = await read_stored(path, metadata)
+    return None if found is None or found.record.state is TopicState.DELETING else found
+
+
 async def claim_or_create(
     path: str,
     metadata: MetadataStore,
@@ -236,11 +242,8 @@ async def claim_or_create(
 
 async def read_record(path: str, metadata: MetadataStore) -> ManagedLedgerRecord | None:
     """The record at a path, without opening it; ``None`` if there is none that exists."""
-    found = await metadata.get(path)
-    if found is None:
-        return None
-    record = decode_record(path, found.value)
-    return None if record.state is TopicState.DELETING else record
+    found = await read_existing(path, metadata)
+    return None if found is None else found.record
 
 
 async def read_ledgers(
