@@ -90,10 +90,15 @@ class ProcessLife:
         self._loop.call_later(BEAT_SECONDS, self._beat)
 
     def _hear(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            if not self._channel.recv(64):
-                self._loop.remove_reader(self._channel)
-                self._end()
+        try:
+            told = self._channel.recv(64)
+        except BlockingIOError:
+            return
+        except ConnectionError:  # the supervisor died before it had read all that it was told
+            told = b""
+        if not told:
+            self._loop.remove_reader(self._channel)
+            self._end()
 
     def _end(self) -> None:
         if not self._ended.done():

@@ -1,0 +1,46 @@
+"""A process that a supervisor started ends when the supervisor's end of its socket closes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+import uvloop
+
+from pulsark.processes.child import ProcessLife
+
+
+class Nothing:
+    """A process that runs until it is stopped."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+
+    async def start(self) -> dict[str, Any]:
+        return {}
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+
+@pytest.mark.parametrize("read_all", [True, False], ids=["read all", "left a beat unread"])
+def test_it_ends_with_a_supervisor_that(read_all: bool) -> None:
+    # The end of a socket that closes with something unread is an error for the other end.
+    process = Nothing()
+
+    async def live() -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            life = asyncio.create_task(ProcessLife(theirs, lambda failed: process).live())
+            ours.setblocking(False)
+            read = await asyncio.get_running_loop().sock_recv(ours, 64)
+            assert read.startswith(b'{"ready"')
+            if not read_all:
+                theirs.send(b"\n")
+            ours.close()
+            await asyncio.wait_for(life, 30)
+
+    uvloop.run(live())
+    assert process.stopped
