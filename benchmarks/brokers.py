@@ -143,17 +143,24 @@ class Broker(ABC):
 
 
 class Pulsark(Broker):
-    """`pulsark standalone` of this repository, or of another checkout, with some settings."""
+    """`pulsark standalone` with some settings: of this work tree, or as it was at a commit, from
+    a work tree in ``.cache``."""
 
     name = "Pulsark"
 
-    def __init__(self, home: Path, checkout: Path = ROOT, **settings: object) -> None:
+    def __init__(self, home: Path, commit: str = "", **settings: object) -> None:
         super().__init__(home)
-        self._checkout = checkout
+        self._commit = commit
+        self._checkout = CACHE / "before" / commit if commit else ROOT
         self._settings = settings
+        if commit:
+            self.name = "before"
 
     def prepare(self) -> None:
-        """Nothing to fetch."""
+        """Check the commit out. Raises ``CalledProcessError`` for one that git does not know."""
+        if not (self._checkout / "pulsark").exists():
+            add = ["git", "worktree", "add", "--detach", str(self._checkout), self._commit]
+            subprocess.run(add, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": str(self._checkout)}
@@ -164,22 +171,6 @@ class Pulsark(Broker):
         settings = {**self._settings, **self._tls_settings()}
         sets = [f"--set={key}={value}" for key, value in settings.items()]
         return [sys.executable, "-m", "pulsark", "standalone", *data, *ports, *sets]
-
-
-class Earlier(Pulsark):
-    """Pulsark as it was at an earlier commit, from a work tree in ``.cache``."""
-
-    name = "before"
-
-    def __init__(self, home: Path, commit: str, **settings: object) -> None:
-        super().__init__(home, CACHE / "before" / commit, **settings)
-        self._commit = commit
-
-    def prepare(self) -> None:
-        """Check the commit out. Raises ``CalledProcessError`` for one that git does not know."""
-        if not (self._checkout / "pulsark").exists():
-            add = ["git", "worktree", "add", "--detach", str(self._checkout), self._commit]
-            subprocess.run(add, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
 class Pulsar(Broker):

@@ -7,8 +7,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-from benchmarks.brokers import PEER, ROOT, Broker, Pulsar, Pulsark, free_port
+from benchmarks.brokers import PEER, Broker, Pulsar, Pulsark, free_port
 from benchmarks.maven import class_path
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
@@ -111,10 +112,8 @@ class Servers:
 class _TwoBrokers(Broker):
     """The second broker is started and ended with the first one."""
 
-    def __init__(
-        self, home: Path, servers: Servers, second: Broker | None, **settings: object
-    ) -> None:
-        super().__init__(home, **settings)
+    def __init__(self, home: Path, servers: Servers, second: Broker | None, **options: Any) -> None:
+        super().__init__(home, **options)
         self._servers = servers
         self._second = second
 
@@ -138,22 +137,23 @@ class _TwoBrokers(Broker):
 
 
 class PulsarkOfCluster(_TwoBrokers, Pulsark):
-    """Brokers of Pulsark."""
+    """Brokers of Pulsark, of this work tree or of a commit."""
 
     def __init__(
-        self, home: Path, servers: Servers, *, is_second: bool = False, **settings: object
+        self, home: Path, servers: Servers, *, is_second: bool = False, **options: Any
     ) -> None:
         second = None
         if not is_second:
-            second = PulsarkOfCluster(home / "second", servers, is_second=True, **settings)
-        super().__init__(home, servers, second, **settings)
+            second = PulsarkOfCluster(home / "second", servers, is_second=True, **options)
+        super().__init__(home, servers, second, **options)
 
     @property
     def _store(self) -> str:
-        return f"zk:{self._servers.zookeeper.address}/pulsark"
+        return f"zk:{self._servers.zookeeper.address}/{self.name.lower()}"
 
     def prepare(self) -> None:
-        """Fetch the bookies' jars, and initialise the cluster's metadata."""
+        """Initialise the cluster's metadata."""
+        super().prepare()
         self._pulsark(
             "initialize-cluster-metadata", "--cluster", "standalone",
             "--metadata-store", self._store,
@@ -164,14 +164,15 @@ class PulsarkOfCluster(_TwoBrokers, Pulsark):
 
     def _pulsark(self, *words: str) -> None:
         command = [sys.executable, "-m", "pulsark", *words]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
+        where, environment = self._checkout, self._environment()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=where, env=environment)
 
     def _command(self) -> list[str]:
         ports = ["--broker-port", str(self.port), "--web-port", str(self.web_port)]
         settings = {
             "metadataStoreUrl": self._store,
             "bookkeeperMetadataServiceUri": f"zk://{self._servers.zookeeper.address}{LEDGERS}",
-            "tableRoots": self._servers.home / "tables",
+            "tableRoots": self._servers.home / "tables" / self.name,
             **QUORUMS,
             **SESSIONS,
             **self._settings,

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.brokers import Broker, Earlier, Pulsar, Pulsar5, Pulsark, alone
+from benchmarks.brokers import Broker, Pulsar, Pulsar5, Pulsark, alone
 from benchmarks.clusters import PulsarkOfCluster, PulsarOfCluster, Servers
 from benchmarks.credentials import Certificate
 from benchmarks.load import LOCK, SOURCE, V5_LOCK, V5_SOURCE, LoadClient, LoadError
@@ -57,12 +57,16 @@ class Comparison:
         peer: Broker = (Pulsar5 if arguments.v5 else Pulsar)(home / "peer")
         settings = dict(arguments.set)
         if arguments.before:
-            peer = Earlier(home / "peer", arguments.before, **settings)
+            peer = Pulsark(home / "peer", arguments.before, **settings)
         own: Broker = Pulsark(home / "pulsark", **settings)
         self._servers: Servers | None = None
         if arguments.cluster:
             self._servers = Servers(home / "servers")
-            peer = PulsarOfCluster(home / "peer", self._servers)
+            of_peer = home / "peer", self._servers
+            if arguments.before:
+                peer = PulsarkOfCluster(*of_peer, commit=arguments.before, **settings)
+            else:
+                peer = PulsarOfCluster(*of_peer)
             own = PulsarkOfCluster(home / "pulsark", self._servers, **settings)
         sides: dict[str, Broker] = {"pulsark": own, "pulsar": peer}
         self._peer_name = peer.name

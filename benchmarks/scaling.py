@@ -150,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     cores = os.cpu_count() or 2
     parser.add_argument("--brokers", type=int, nargs="+", default=[1, max(2, cores)])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--warm-up", type=int, default=1, help="rounds before them")
     parser.add_argument("--seconds", type=float, default=4.0, help="of one measurement")
     add_check(parser)

@@ -26,6 +26,7 @@ from pulsark.storage.ledger.placement import Places
 from pulsark.storage.roots.any_root import files_of_roots
 from pulsark.storage.roots.options import ObjectStoreOptions
 from pulsark.storage.table.process.process import TableProcess
+from pulsark.storage.table.process.processors import Processors
 from pulsark.storage.table.tables import Tables
 from pulsark.tasks import unattended
 
@@ -112,6 +113,8 @@ class ServedBroker:
             copies_needed=settings.managedLedgerDefaultAckQuorum,
             schemas_of=Schemas(stored.metadata, runtime, RunQueue(runtime.clock)).by_version,
         )
+        if of_cluster:  # bookies and other brokers are in other sessions
+            tables.processes.spare = Processors(runtime.clock).spare
         ledgers = LedgerManager(
             stored.metadata,
             stored.bookies,

@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 IDLE_SECONDS = 30.0
 """Time without work after which a process ends; the next request starts another one."""
 
+RESTART_SECONDS_MAX = 10.0
+"""The longest pause before a process is started anew, after some in a row that answered nothing."""
+
 REPLY_SECONDS = 120.0
 """Time to answer after which a process is killed."""
 
@@ -67,6 +70,8 @@ class TableProcess:
         self._asking: asyncio.Task[Reply] | None = None
         """The request that is read to its end; holds ``_reads``."""
         self._idle: asyncio.TimerHandle | None = None
+        self._in_vain = 0
+        """Processes in a row that ended without an answer."""
         self._closed = False
 
     async def seal(
@@ -242,6 +247,7 @@ class TableProcess:
             try:
                 yield process
             except (OSError, EOFError, TimeoutError) as e:
+                self._in_vain += 1
                 self._kill()
                 raise ProcessEndedError(f"the table process ended: {e!r}") from None
             except BaseException:
@@ -249,6 +255,7 @@ class TableProcess:
                 # leaves a reply that no caller expects. An error that is a reply is none here.
                 self._kill()
                 raise
+            self._in_vain = 0
             self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._kill)
 
     async def _started(self) -> Process:
@@ -256,6 +263,8 @@ class TableProcess:
             raise StorageError("the broker is closing")
         process = self._process
         if process is None or process.returncode is not None:
+            if self._in_vain > 1:  # each start takes most of a second of a processor
+                await asyncio.sleep(min(self._in_vain - 1, RESTART_SECONDS_MAX))
             process = self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "pulsark.storage.table.process.worker", self.priority,
                 stdin=PIPE, stdout=PIPE,

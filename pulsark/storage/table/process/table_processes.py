@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -59,6 +59,8 @@ class TableProcesses:
         self._runtime = runtime
         self._thread = thread
         self._files: RootFiles = files or runtime.disk
+        self.spare: Callable[[], Awaitable[None]] | None = None
+        """Waited for before a range is sealed patiently."""
         self._patience_from = 0.0
         """Since the patient process got no processor, the other one seals until then."""
 
@@ -114,6 +116,8 @@ class TableProcesses:
             far = any(map(in_object_store, roots))
             least = PATIENCE_WITH_STORES_SECONDS if far else PATIENCE_SECONDS
             process, seconds = self.patient, least + wanted.size / PATIENCE_RATE
+            if self.spare is not None:
+                await self.spare()
         while True:
             try:
                 return await attempt(process, source, seconds)
