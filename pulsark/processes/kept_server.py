@@ -70,7 +70,7 @@ class KeptServer:
         """Start it, and return once it serves. ``ConfigError`` if it does not."""
         self._server.start()
         await self._server.ready()
-        self._ready()
+        self._tell()
         self._task = unattended(self._keep(), f"keeping {self.name} running")
 
     async def stop(self) -> None:
@@ -82,25 +82,33 @@ class KeptServer:
         await asyncio.to_thread(self._server.process.stop)
 
     async def _keep(self) -> None:
-        pause = PAUSE_SECONDS
+        pause, serves = PAUSE_SECONDS, True
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if self._server.process.is_running:
+            if not self._server.process.is_running:
+                try:
+                    self._check()
+                except ConfigError as error:
+                    self._given_up(error)
+                    return
+                log.error("%s has ended; restarting it in %g s", self.name, pause)
+                await asyncio.sleep(pause)
+                pause, serves = min(2 * pause, PAUSE_SECONDS_MAX), False
+                await asyncio.to_thread(self._server.process.stop)  # forget the one that has ended
+            if serves:
                 continue
             try:
-                self._check()
-            except ConfigError as error:
-                self._given_up(error)
-                return
-            log.error("%s has ended; restarting it in %g s", self.name, pause)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, PAUSE_SECONDS_MAX)
-            await asyncio.to_thread(self._server.process.stop)  # forget the one that has ended
-            try:
-                self._server.start()
+                if not self._server.process.pid:
+                    self._server.start()
                 await self._server.ready()
-            except (ConfigError, OSError) as error:
+            except (ConfigError, OSError) as error:  # one that only takes long may serve yet
                 log.error("%s: %s", self.name, error)
             else:
-                pause = PAUSE_SECONDS
-                self._ready()
+                pause, serves = PAUSE_SECONDS, True
+                self._tell()
+
+    def _tell(self) -> None:
+        try:
+            self._ready()
+        except OSError as error:  # a full disk, for example: the server serves all the same
+            log.error("cannot publish the address of %s: %s", self.name, error)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pulsark.errors import ConfigError
 from pulsark.processes import kept_server
 from pulsark.processes.java_process import JavaProcess
 from pulsark.processes.kept_server import KeptServer
@@ -22,6 +23,8 @@ class Sleeping:
 
     def __init__(self, directory: Path) -> None:
         self.process = JavaProcess()
+        self.late = False
+        """Whether the next process takes too long until it serves."""
         self._output = directory / "output"
 
     def start(self) -> None:
@@ -30,13 +33,18 @@ class Sleeping:
         )
 
     async def ready(self) -> None:
-        return
+        if self.late:
+            self.late = False
+            raise ConfigError("it takes too long")
 
 
-def test_each_new_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_server, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(kept_server, "PAUSE_SECONDS", 0.01)
 
+
+def test_each_new_process_is_told(tmp_path: Path) -> None:
     async def main() -> None:
         told: asyncio.Queue[int] = asyncio.Queue()
         server = Sleeping(tmp_path)
@@ -49,8 +57,29 @@ def test_each_new_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             assert pid == kept.pid
             pids.add(pid)
             os.kill(pid, signal.SIGKILL)
+            server.late = True
         await kept.stop()
         assert len(pids) == 3
+
+    asyncio.run(main())
+
+
+def test_it_is_kept_although_its_address_cannot_be_written(tmp_path: Path) -> None:
+    async def main() -> None:
+        told: asyncio.Queue[int] = asyncio.Queue()
+        server = Sleeping(tmp_path)
+
+        def ready() -> None:
+            told.put_nowait(server.process.pid)
+            raise OSError(28, "No space left on device")
+
+        kept = KeptServer("it", server, ready)
+        await kept.start()
+        for _ in range(3):
+            async with asyncio.timeout(30):
+                os.kill(await told.get(), signal.SIGKILL)
+        await kept.stop()
+        assert not server.process.is_running
 
     asyncio.run(main())
 
