@@ -12,6 +12,7 @@ beforehand, when they are created, above all versions that they can ever have.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, TypeAlias
 
 EPHEMERAL_VERSIONS: Final = 1 << 32
@@ -57,7 +58,9 @@ class Part:
     """By node; read after the part was."""
 
     def learn(self, node: str, fact: Fact) -> None:
-        """Remember a fact."""
+        """Remember a fact, and forget the older half if there are too many: a commit that is
+        looked at needs those that were just read."""
+        self.facts.pop(node, None)  # the newest are last
         if len(self.facts) >= _FACTS_MAX:
-            self.facts.clear()
+            self.facts = dict(islice(self.facts.items(), _FACTS_MAX // 2, None))
         self.facts[node] = fact

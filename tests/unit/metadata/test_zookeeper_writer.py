@@ -10,9 +10,10 @@ import pytest
 
 from pulsark.metadata.changes import Check, Delete, Put
 from pulsark.metadata.store import ABSENT, ANY_VERSION
+from pulsark.metadata.zookeeper import facts
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.metadata.zookeeper.instance import find_or_create
-from pulsark.metadata.zookeeper.layout import TREE, Layout
+from pulsark.metadata.zookeeper.layout import TREE, Layout, part_of
 from pulsark.metadata.zookeeper.nodes import Operation, Result
 from pulsark.metadata.zookeeper.plan import Prune, Wanted
 from pulsark.metadata.zookeeper.writer import Writer
@@ -65,5 +66,34 @@ def test_a_node_goes_while_another_one_comes_below_it(
         commits = [(goes,), (comes,)]
         await asyncio.gather(*map(writer.write, commits if first else reversed(commits)))
         assert (f"{TREE}{COMES.path}" in client.nodes) is isinstance(comes, Put)
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("others", range(6))
+def test_what_was_just_read_is_not_forgotten_for_the_sake_of_the_rest(
+    others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a guard that holds is refused as one that is not there, and its bundle is given up."""
+    monkeypatch.setattr(facts, "_FACTS_MAX", 4)
+
+    async def main(_: Simulation) -> None:
+        client = Client()
+        writer, other = await writer_of(client), await writer_of(client)
+        node = Layout().node
+        paths = (f"/v/{i}" for i in range(1000))
+        guard = "/guard"
+        new, newer, *more = (p for p in paths if part_of(node(p)) == part_of(node(guard)))
+        (version,) = await writer.write((Put(guard, b"", ABSENT),))
+        await writer.write((Put("/v/last", b"", ABSENT),))
+        for path in more[:others]:
+            found = writer.seen(node(path))
+            assert found is not None
+            found(None, 0)
+        # Another process deletes the parent of what is made here: this has to look again.
+        await other.write((Delete("/v/last", ANY_VERSION),))
+        await other.write((Prune("/v"),))
+        changes = (Check(guard, version), Put(new, b"", ABSENT), Put(newer, b"", ABSENT))
+        assert await writer.write(changes) == [version, 0, 0]
 
     simulate(main)
