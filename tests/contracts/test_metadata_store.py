@@ -449,6 +449,23 @@ def test_a_deleted_parent_keeps_its_children_and_an_emptied_one_vanishes(run: Ru
     run(scenario)
 
 
+def test_a_value_comes_together_with_one_below_it(run: Run) -> None:
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        one, two = await asyncio.gather(
+            store.put("/a/b", b"", ABSENT), store.put("/a", b"a", ABSENT)
+        )
+        assert await store.get("/a") == Versioned(b"a", two)
+        assert await store.put("/a", b"more", two) == two + 1
+        assert await store.commit((Check("/c/d", ABSENT), Put("/c", b"c", ABSENT)))
+        await store.delete("/a/b", one)
+        assert await store.children("/") == ["a", "c"]
+        assert await store.get("/a") == Versioned(b"more", two + 1)
+        await store.close()
+
+    run(scenario)
+
+
 def test_values_and_versions_survive_the_session(run: Run) -> None:
     async def scenario(backend: Backend) -> None:
         for n in range(3):

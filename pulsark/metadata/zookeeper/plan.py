@@ -122,6 +122,8 @@ class Plan:
     def _add(self, wanted: Wanted, node: str) -> Step:
         part = part_of(node)
         fact = self.parts[part].facts.get(node, NoNode())
+        if node in self.made:  # by now it is there
+            fact = Parent(0, 1)
         self.used.add(part)
         if isinstance(wanted, Prune):
             return self._prune(wanted, node, part, fact)
@@ -168,6 +170,7 @@ class Plan:
             # The versions of the node go on; those of the value begin at the floor.
             after = Valued(floor - fact.version - 1, fact.version + 1, 0, fact.children)
             data = encode(put.path, put.value, after.base)
+            self._keep(node)
             self.operations.append(SetNode(node, data, fact.version))
             return Step(put, node, floor, after=after, appeared=True)
         if isinstance(fact, Parent):
@@ -224,10 +227,7 @@ class Plan:
     def _make_parents(self, node: str, *, kept: bool) -> None:
         parent = node.rpartition("/")[0]
         if kept:
-            above = parent
-            while above in self.made:
-                self.kept.add(above)
-                above = above.rpartition("/")[0]
+            self._keep(parent)
         if parent == TREE or parent in self.known or parent in self.made:
             return
         self._make_parents(parent, kept=kept)
@@ -235,6 +235,12 @@ class Plan:
         if kept:
             self.kept.add(parent)
         self.operations.append(CreateNode(parent))
+
+    def _keep(self, node: str) -> None:
+        """What the multi makes on the way to a node stays."""
+        while node in self.made:
+            self.kept.add(node)
+            node = node.rpartition("/")[0]
 
 
 def versions_of(steps: Sequence[Step], results: Sequence[Result], start: int) -> list[int]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import cast
 
 import pytest
 
-from pulsark.metadata.changes import Check, Delete, Put
+from pulsark.errors import BadVersionError
+from pulsark.metadata.changes import Change, Check, Delete, Put
 from pulsark.metadata.store import ABSENT, ANY_VERSION
 from pulsark.metadata.zookeeper import facts
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
@@ -70,6 +72,37 @@ def test_a_node_goes_while_another_one_comes_below_it(
     simulate(main)
 
 
+@pytest.mark.parametrize("first", ["above", "below"])
+@pytest.mark.parametrize("at_once", [True, False], ids=["commit", "commits"])
+@pytest.mark.parametrize("below", [COMES, Check(COMES.path, ABSENT)], ids=["put", "check"])
+@pytest.mark.parametrize("path", ["/a", "/a/b"])
+@pytest.mark.parametrize("kind", [Put, Check])
+def test_a_node_comes_above_one_that_makes_it_as_its_parent(
+    kind: type[Put | Check], path: str, below: Change, at_once: bool, first: str
+) -> None:
+    """Neither is there before."""
+
+    async def main(_: Simulation) -> None:
+        client = Client()
+        writer = await writer_of(client)
+        above = Put(path, b"value", ABSENT) if kind is Put else Check(path, ABSENT)
+        changes = (above, below) if first == "above" else (below, above)
+        commits = [changes] if at_once else [(change,) for change in changes]
+        await asyncio.gather(*map(writer.write, commits))
+        there = {change.path for change in changes if isinstance(change, Put)}
+        for change in changes:
+            await expect(writer, change.path, ABSENT, is_so=change.path not in there)
+        if isinstance(above, Put):
+            (version,) = await writer.write((Put(path, b"more", ANY_VERSION),))
+            await expect(writer, path, version)
+        if isinstance(below, Check):
+            assert set(client.nodes) & {f"{TREE}/a", f"{TREE}/a/b"} == (
+                {f"{TREE}/a", f"{TREE}{path}"} if there else set()
+            )
+
+    simulate(main)
+
+
 @pytest.mark.parametrize("others", range(6))
 def test_what_was_just_read_is_not_forgotten_for_the_sake_of_the_rest(
     others: int, monkeypatch: pytest.MonkeyPatch
@@ -97,3 +130,9 @@ def test_what_was_just_read_is_not_forgotten_for_the_sake_of_the_rest(
         assert await writer.write(changes) == [version, 0, 0]
 
     simulate(main)
+
+
+async def expect(writer: Writer, path: str, version: int, *, is_so: bool = True) -> None:
+    """Whether a value is at a version."""
+    with contextlib.nullcontext() if is_so else pytest.raises(BadVersionError):
+        await writer.write((Check(path, version),))
