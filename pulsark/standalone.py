@@ -60,6 +60,8 @@ class Standalone:
         disks = OwnDisks(settings, data_dir, runtime, adopt=self._adopt)
         disks.make_directories()
         cleanup.enter_context(locked(data_dir))
+        with contextlib.suppress(OSError):  # opening the store will report it
+            runtime.disk.remove(data_dir.ready_path)  # one that was killed has left its addresses
         metadata = await disks.open_store(alone=True)
         live_by(metadata, cleanup, self._failed)
         bookies = await disks.open_bookies(metadata, cleanup, self._failed)

@@ -109,6 +109,7 @@ class LocalCluster:
         settings = self._settings
         check_access(settings.bindAddress, insecure=settings.insecure or asks_for_login(settings))
         self._lock()
+        self._serves_no_more()  # one that was killed has left its addresses
         warn_of_access(settings)
         await self._start_servers(await self._jars_fetched())
         self._cleanup.push_async_callback(self._stop_brokers)
@@ -116,7 +117,7 @@ class LocalCluster:
             broker.start()
         await asyncio.gather(*[broker.first for broker in self._brokers])
         self._serves = True
-        self._cleanup.callback((self._data / READY_NAME).unlink, missing_ok=True)
+        self._cleanup.callback(self._serves_no_more)
         return self._write_ready()
 
     async def stop(self) -> None:
@@ -124,6 +125,10 @@ class LocalCluster:
         if self._servers:
             self._tell("stopping brokers, bookies and ZooKeeper")
         await self._cleanup.aclose()
+
+    def _serves_no_more(self) -> None:
+        self._serves = False  # a server that is ready while all stop is not published any more
+        (self._data / READY_NAME).unlink(missing_ok=True)
 
     def _lock(self) -> None:
         self._data.mkdir(parents=True, exist_ok=True)

@@ -92,6 +92,8 @@ class Supervisor:
         check_access(settings.bindAddress, insecure=settings.insecure or asks_for_login(settings))
         self._runtime.disk.make_dirs(self._data.path)
         self._locks = self._cleanup.enter_context(locked_itself(self._data))
+        with contextlib.suppress(OSError):  # the bookie's process will report it
+            self._serves_no_more()  # a supervisor that was killed has left its addresses
         await self._wait_for_children_of_others()
         await self._listen_soon()
         warn_of_access(settings)
@@ -103,12 +105,16 @@ class Supervisor:
             broker.start()
         await asyncio.gather(*[broker.first for broker in self._brokers])
         self._serves = True
-        self._cleanup.callback(self._runtime.disk.remove, self._data.ready_path)
+        self._cleanup.callback(self._serves_no_more)
         return self._write_ready()
 
     async def stop(self) -> None:
         """Stop everything in reverse order. All durable state is on disk afterwards."""
         await self._cleanup.aclose()
+
+    def _serves_no_more(self) -> None:
+        self._serves = False  # a process that is ready while all stop is not published any more
+        self._runtime.disk.remove(self._data.ready_path)
 
     def _check_data(self) -> None:
         """A process that is started again would make everything anew, or miss it for ever."""
