@@ -135,31 +135,3 @@ def test_sealing_waits_for_the_processor_and_readers_do_not(
         await process.close()
 
     asyncio.run(main())
-
-
-def test_processes_that_cannot_start_are_started_less_and_less_often(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pauses = []
-
-    async def paused(seconds: float) -> None:
-        pauses.append(seconds)
-
-    async def main() -> None:
-        process = TableProcess({"PYTHONHOME": str(tmp_path / "nowhere")})
-        for _ in range(15):
-            with pytest.raises(StorageError, match="ended"):
-                await sealed(process, tmp_path, pieces(numbered(1)))
-        assert pauses == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10, 10, 10]
-        process._environment = {}
-        for nonce in ("first", "second"):
-            assert len(await sealed(process, tmp_path, pieces(numbered(3)), nonce)) == 1
-            child = process._process
-            assert child is not None
-            child.kill()
-            await child.wait()
-        assert len(pauses) == 14
-        await process.close()
-
-    monkeypatch.setattr("pulsark.storage.table.process.process.asyncio.sleep", paused)
-    asyncio.run(main())

@@ -31,7 +31,7 @@ RESTART_SECONDS_MAX = 10.0
 """The longest pause before a process is started anew, after some in a row that answered nothing."""
 
 REPLY_SECONDS = 120.0
-"""Time to answer after which a process is killed."""
+"""Time to answer, or to take more entries, after which a process is killed."""
 
 REPLY_RATE = 1 << 20
 """Bytes for which it has a second more, if it was told to read them by itself."""
@@ -72,7 +72,9 @@ class TableProcess:
         self._idle: asyncio.TimerHandle | None = None
         self._in_vain = 0
         """Processes in a row that ended without an answer."""
-        self._closed = False
+        self._rests_until = 0.0
+        """After those, no process is started before this time of the loop."""
+        self._closed = asyncio.Event()
 
     async def seal(
         self,
@@ -197,7 +199,7 @@ class TableProcess:
 
     async def close(self) -> None:
         """End the process, and start none any more."""
-        self._closed = True
+        self._closed.set()
         process = self._process
         if process is not None:
             self._kill()
@@ -227,14 +229,14 @@ class TableProcess:
     ) -> Reply:
         """Send a request, and the entries that belong to it; returns the reply."""
         async with self._serving() as process:
-            await _send(process, pipe.encode(request))
             seconds = REPLY_SECONDS
+            await _send(process, pipe.encode(request), seconds)
             if entries is not None:
                 async for piece in entries:
-                    await _send(process, encode_piece(piece))
+                    await _send(process, encode_piece(piece), seconds)
                     if isinstance(piece, JournalExcerpt):
                         seconds += piece.size / REPLY_RATE
-                await _send(process, pipe.encode({"op": "end"}))
+                await _send(process, pipe.encode({"op": "end"}), seconds)
             return await _reply(process, seconds)
 
     @contextlib.asynccontextmanager
@@ -247,7 +249,7 @@ class TableProcess:
             try:
                 yield process
             except (OSError, EOFError, TimeoutError) as e:
-                self._in_vain += 1
+                self._ended_in_vain()
                 self._kill()
                 raise ProcessEndedError(f"the table process ended: {e!r}") from None
             except BaseException:
@@ -259,25 +261,47 @@ class TableProcess:
             self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._kill)
 
     async def _started(self) -> Process:
-        if self._closed:
-            raise StorageError("the broker is closing")
+        self._check_open()
         process = self._process
         if process is None or process.returncode is not None:
-            if self._in_vain > 1:  # each start takes most of a second of a processor
-                await asyncio.sleep(min(self._in_vain - 1, RESTART_SECONDS_MAX))
-            process = self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "pulsark.storage.table.process.worker", self.priority,
-                stdin=PIPE, stdout=PIPE,
-                env={
-                    **os.environ,
-                    **self._environment,
-                    **({} if self.priority == "urgent" else KEEPS_MEMORY),
-                },
-            )  # fmt: skip
-            if self._closed:
+            await self._rested()
+            try:
+                process = self._process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-m", "pulsark.storage.table.process.worker", self.priority,
+                    stdin=PIPE, stdout=PIPE,
+                    env={
+                        **os.environ,
+                        **self._environment,
+                        **({} if self.priority == "urgent" else KEEPS_MEMORY),
+                    },
+                )  # fmt: skip
+            except OSError as e:  # no memory for it, or no free descriptor
+                raise StorageError(f"cannot start a table process: {e}") from e
+            if self._closed.is_set():
                 self._kill()
-                raise StorageError("the broker is closing")
+                self._check_open()
         return process
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise StorageError("the broker is closing")
+
+    def _ended_in_vain(self) -> None:
+        """The second one in a row, and those after it, make the next start wait."""
+        pause = min(self._in_vain, RESTART_SECONDS_MAX)
+        self._in_vain += 1
+        self._rests_until = asyncio.get_running_loop().time() + pause
+
+    async def _rested(self) -> None:
+        """Return once a process may be started: each start takes most of a second of a processor.
+
+        The time counts whoever waits, so that one who does not wait for all of it is of use.
+        """
+        if self._rests_until > asyncio.get_running_loop().time():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self._rests_until):
+                    await self._closed.wait()
+            self._check_open()
 
     def _kill(self) -> None:
         process, self._process = self._process, None
@@ -296,10 +320,11 @@ def encode_piece(piece: Piece) -> bytes:
     return pipe.encode({"op": "entries"}, piece)
 
 
-async def _send(process: Process, message: bytes) -> None:
+async def _send(process: Process, message: bytes, seconds: float) -> None:
     assert process.stdin is not None
     process.stdin.write(message)
-    await process.stdin.drain()
+    async with asyncio.timeout(seconds):
+        await process.stdin.drain()
 
 
 async def _reply(process: Process, seconds: float) -> Reply:

@@ -1,0 +1,182 @@
+"""When a table process is started, and when one is given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from pulsark.errors import ProcessEndedError, StorageError
+from pulsark.storage.table.process import pipe
+from pulsark.storage.table.process.process import (
+    REPLY_SECONDS,
+    RESTART_SECONDS_MAX,
+    Entries,
+    TableProcess,
+)
+from tests.sim.simulation import Simulation
+
+
+class Worker:
+    """A process without a program: it is dead, answers each request at once, or takes nothing."""
+
+    def __init__(self, *, dead: bool, stopped: bool) -> None:
+        self.stdin, self.stdout = self, asyncio.StreamReader()
+        self.returncode: int | None = None
+        self._stopped = stopped
+        if dead:
+            self.kill()
+
+    def write(self, _: bytes) -> None:
+        if self.returncode is None and not self._stopped:
+            self.stdout.feed_data(pipe.encode({"files": []}))
+
+    async def drain(self) -> None:
+        if self._stopped:
+            await asyncio.get_running_loop().create_future()
+
+    def kill(self) -> None:
+        self.returncode = 1
+        self.stdout.feed_eof()
+
+    async def wait(self) -> None:
+        return
+
+
+class Machine:
+    """Starts workers as long as it can."""
+
+    def __init__(self) -> None:
+        self.starts: list[float] = []
+        self.workers: list[Worker] = []
+        self.dead = self.stopped = self.full = False
+
+    async def start(self, *_: Any, **__: Any) -> Worker:
+        if self.full:
+            raise OSError(11, "Resource temporarily unavailable")
+        self.starts.append(now())
+        self.workers.append(Worker(dead=self.dead, stopped=self.stopped))
+        return self.workers[-1]
+
+    async def fail(self, process: TableProcess, times: int) -> None:
+        """Requests in a row whose processes end before they answer."""
+        self.dead = True
+        for _ in range(times):
+            with pytest.raises(ProcessEndedError):
+                await process.begin()
+        self.dead = False
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def pieces() -> AsyncIterator[Entries]:
+    yield [(0, b"entry")]
+
+
+async def sealed(process: TableProcess) -> None:
+    await process.seal(pieces(), 0, 5, ["/root"], "n", 1 << 20, 1)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def run(scenario: Callable[[TableProcess, Machine], Awaitable[None]]) -> None:
+        machine = Machine()
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", machine.start)
+
+        async def main() -> None:
+            await scenario(TableProcess(), machine)
+
+        with Simulation() as sim:
+            sim.run(main())
+
+    return run
+
+
+def test_processes_that_cannot_start_are_started_less_and_less_often(
+    run: Callable[..., None],
+) -> None:
+    async def scenario(process: TableProcess, machine: Machine) -> None:
+        await machine.fail(process, 15)
+        pauses = [after - before for before, after in pairwise(machine.starts)]
+        assert pauses == pytest.approx([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10, 10, 10])
+        await process.begin()
+        machine.workers[-1].kill()
+        await process.begin()
+        assert machine.starts[-1] == machine.starts[-2], "it had answered"
+
+    run(scenario)
+
+
+def test_who_asks_long_afterwards_waits_for_nothing(run: Callable[..., None]) -> None:
+    async def scenario(process: TableProcess, machine: Machine) -> None:
+        await machine.fail(process, 15)
+        await asyncio.sleep(RESTART_SECONDS_MAX - 2)
+        begun = now()
+        await process.begin()
+        assert now() - begun == pytest.approx(2)
+
+    run(scenario)
+
+
+def test_who_waits_for_less_than_a_pause_comes_to_its_end_too(run: Callable[..., None]) -> None:
+    async def scenario(process: TableProcess, machine: Machine) -> None:
+        await machine.fail(process, 15)
+        for waited in (4, 8):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(sealed(process), 4)
+            assert now() - machine.starts[-1] == pytest.approx(waited)
+        await asyncio.wait_for(sealed(process), 4)
+
+    run(scenario)
+
+
+def test_it_closes_while_readers_wait_for_a_start(run: Callable[..., None]) -> None:
+    async def scenario(process: TableProcess, machine: Machine) -> None:
+        await machine.fail(process, 15)
+        readers = [asyncio.create_task(process.begin()) for _ in range(3)]
+        await asyncio.sleep(1)
+        begun = now()
+        await process.close()
+        found = await asyncio.gather(*readers, return_exceptions=True)
+        assert now() == begun
+        assert [str(error) for error in found] == ["the broker is closing"] * 3
+        assert len(machine.starts) == 15
+
+    run(scenario)
+
+
+def test_that_no_process_can_be_made_is_no_failure_of_the_request(
+    run: Callable[..., None],
+) -> None:
+    async def scenario(process: TableProcess, machine: Machine) -> None:
+        machine.full = True
+        for _ in range(20):
+            with pytest.raises(StorageError, match="temporarily unavailable") as found:
+                await sealed(process)
+            assert found.type is StorageError
+        machine.full = False
+        await sealed(process)
+        assert now() == 0
+
+    run(scenario)
+
+
+def test_one_that_takes_no_more_entries_is_killed(run: Callable[..., None]) -> None:
+    async def scenario(process: TableProcess, machine: Machine) -> None:
+        machine.stopped = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2 * REPLY_SECONDS):
+                with pytest.raises(ProcessEndedError):
+                    await sealed(process)
+        assert now() == pytest.approx(REPLY_SECONDS)
+        assert machine.workers[-1].returncode is not None
+        machine.stopped = False
+        await sealed(process)
+
+    run(scenario)
