@@ -126,10 +126,12 @@ class ManagedLedger(LedgerView):
         Recovers what the owner before left open, and so stops it. The next ledger is opened by
         the first append. ``properties`` are those of a new one. ``attached`` tells which of the
         ledgers exist that the owner before had reserved. ``known``: the record as the caller has
-        just read it. A later listener calls ``tell``.
+        just read it; if a deletion begins after that, it is the caller's to finish. A later
+        listener calls ``tell``.
         Raises ``StorageError`` or ``MetadataError`` if the end of the topic cannot be known now.
         """
         listener = Unheard() if listener is None else listener
+        was_there = known is not None
         has_failed = False
         while True:
             record, version = await claim_or_create(
@@ -137,6 +139,8 @@ class ManagedLedger(LedgerView):
             )
             known = None
             if record.state is TopicState.DELETING:
+                if was_there:  # a topic has more than this to delete
+                    raise MetadataError(f"{path} is being deleted just now")
                 await delete_managed_ledger(path, manager, metadata)
                 continue
             folded = await read_runs(record, metadata)

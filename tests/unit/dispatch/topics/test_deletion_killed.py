@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pulsark.errors import ClientError, PulsarkError
+from pulsark.errors import ClientError, OutcomeUnknownError, PulsarkError
+from pulsark.metadata.changes import Change, Put
 from pulsark.metadata.namespaces import Namespace
+from pulsark.metadata.paths import managed_ledger_path
 from pulsark.metadata.records import InUseError
 from pulsark.metadata.resources import Tenant
+from pulsark.metadata.store import Versioned
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.strategies import SchemaCompatibilityStrategy
 from pulsark.security.grants import TOPICS, grant_on_topic, granted
@@ -184,6 +188,43 @@ async def test_the_next_topic_of_the_name_begins_with_nothing(
             return
         await with_namespace(broker, name)
     pytest.fail("no deletion came to its end")
+
+
+@scenario(**SETTINGS)
+async def test_a_deletion_that_is_noted_late_leaves_nothing_to_the_next_topic_either(
+    broker,
+) -> None:
+    """Its answer was lost, and a client that comes then has seen that the topic is there."""
+    store = broker.metadata
+    await broker.broker.resources.namespaces.create(NAMESPACE)
+    name = TopicName.parse(f"persistent://{NAMESPACE}/t")
+    await used(broker, name, 0)
+    commit, get = store.commit, store.get
+    late: list[Sequence[Change]] = []
+
+    async def unheard(changes: Sequence[Change]) -> Sequence[int]:
+        if any(isinstance(each, Put) and b'"DELETING"' in each.value for each in changes):
+            late.append(changes)
+            raise OutcomeUnknownError("no answer")
+        found: Sequence[int] = await commit(changes)
+        return found
+
+    async def seen_before(path: str) -> Versioned | None:
+        found: Versioned | None = await get(path)
+        if late and path == managed_ledger_path(name):
+            await commit(late.pop())
+        return found
+
+    store.commit = unheard
+    with pytest.raises(OutcomeUnknownError):
+        await broker.broker.deletion.delete_topic(name)
+    store.commit, store.get = commit, seen_before
+    with suppress(PulsarkError):
+        await broker.broker.creation.topic_for_clients(name)
+    assert not late
+    topic = await broker.broker.creation.topic_for_clients(name)
+    assert (topic.ledger.entries, topic.subscriptions) == (0, {})
+    assert await given(broker, name) == NOTHING
 
 
 @scenario(**SETTINGS)
