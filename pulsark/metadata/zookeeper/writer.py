@@ -8,6 +8,7 @@ commit that it names is looked at again with fresh facts, and the rest is sent a
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from pulsark.metadata.zookeeper.layout import Layout
     from pulsark.metadata.zookeeper.nodes import Node, Result
     from pulsark.metadata.zookeeper.plan import Step, Wanted
+
+log = logging.getLogger(__name__)
 
 CHANGES_AT_ONCE: Final = 200
 BYTES_AT_ONCE: Final = 512 << 10
@@ -193,6 +196,11 @@ class Writer:
                 _refuse(batch, error)
             except MetadataError as error:
                 _refuse(batch, MetadataRefusedError(f"{error}; nothing was written"))
+            except Exception:  # a defect; those that come next must not wait for ever
+                log.exception("a write to ZooKeeper has failed")
+                self._parts.clear()  # whether they are still so is not known
+                self._known.clear()
+                _refuse(batch, OutcomeUnknownError("the write has failed"))
             except BaseException:
                 _refuse(batch, OutcomeUnknownError("the write was interrupted"))
                 raise

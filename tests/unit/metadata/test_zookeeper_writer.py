@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from pulsark.errors import BadVersionError
+from pulsark.errors import BadVersionError, OutcomeUnknownError
 from pulsark.metadata.changes import Change, Check, Delete, Put
 from pulsark.metadata.store import ABSENT, ANY_VERSION
 from pulsark.metadata.zookeeper import facts
@@ -128,6 +128,34 @@ def test_what_was_just_read_is_not_forgotten_for_the_sake_of_the_rest(
         await other.write((Prune("/v"),))
         changes = (Check(guard, version), Put(new, b"", ABSENT), Put(newer, b"", ABSENT))
         assert await writer.write(changes) == [version, 0, 0]
+
+    simulate(main)
+
+
+def test_a_defect_ends_the_write_that_has_it_and_not_those_that_wait() -> None:
+    """The next one may come late, or never."""
+
+    class Defect(Exception):
+        pass
+
+    class Broken(Client):
+        async def multi(self, operations: Sequence[Operation]) -> list[Result]:
+            results = await super().multi(operations)
+            if self.multis == 2:  # the first one made the store
+                raise Defect
+            return results
+
+    async def main(_: Simulation) -> None:
+        writer = await writer_of(Broken())
+        first, second = (
+            asyncio.create_task(writer.write((Put("/a", b"", ABSENT),))) for _ in range(2)
+        )
+        with pytest.raises(OutcomeUnknownError):
+            await first
+        async with asyncio.timeout(60):
+            with pytest.raises(BadVersionError):
+                await second
+        await expect(writer, "/a", 0)
 
     simulate(main)
 
