@@ -36,6 +36,9 @@ REPLY_SECONDS = 120.0
 REPLY_RATE = 1 << 20
 """Bytes for which it has a second more, if it was told to read them by itself."""
 
+DESCRIPTORS: Final = 10
+"""More than the start of a process takes."""
+
 KEEPS_MEMORY: Final = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_ARENA_MAX": "1",
@@ -266,6 +269,7 @@ class TableProcess:
         if process is None or process.returncode is not None:
             await self._rested()
             try:
+                _check_descriptors()
                 process = self._process = await asyncio.create_subprocess_exec(
                     sys.executable, "-m", "pulsark.storage.table.process.worker", self.priority,
                     stdin=PIPE, stdout=PIPE,
@@ -311,6 +315,13 @@ class TableProcess:
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
+
+
+def _check_descriptors() -> None:
+    """``OSError`` if there are too few: uvloop never closes those that it had before the last."""
+    with contextlib.ExitStack() as taken:
+        for _ in range(DESCRIPTORS):
+            taken.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
 
 def encode_piece(piece: Piece) -> bytes:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
+import resource
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 import pytest
+import uvloop
 
 from pulsark.errors import ProcessEndedError, StorageError
 from pulsark.storage.table.process import pipe
@@ -180,3 +184,40 @@ def test_one_that_takes_no_more_entries_is_killed(run: Callable[..., None]) -> N
         await sealed(process)
 
     run(scenario)
+
+
+def all_free() -> list[int]:
+    """Every descriptor that this process may still have."""
+    taken = []
+    with suppress(OSError):
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    return taken
+
+
+@pytest.mark.parametrize("free", range(1, 8))
+def test_none_of_the_last_descriptors_is_lost_where_they_are_too_few(free: int) -> None:
+    # uvloop forgets those that it had when it finds no more, and readers ask again and again.
+    async def main() -> None:
+        process, taken = TableProcess(), list[int]()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            taken = [os.open(os.devnull, os.O_RDONLY)]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 30, hard))
+            taken += all_free()
+            for _ in range(free):
+                os.close(taken.pop())
+            for _ in range(3):
+                with pytest.raises(StorageError):
+                    await process.begin()
+            gc.collect()
+            left = all_free()
+            taken += left
+        finally:
+            for each in taken:
+                os.close(each)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert len(left) == free
+        await process.close()
+
+    uvloop.run(main())
