@@ -60,6 +60,9 @@ class MemoryZooKeeper:
         self._watch(path, changed)
         return self.nodes.get(path)
 
+    async def exists(self, path: str, changed: Callable[[], None]) -> bool:
+        return await self.get(path, changed) is not None
+
     async def children(self, path: str, changed: Callable[[], None] | None = None) -> list[str]:
         await asyncio.sleep(0)
         if path not in self.nodes:

@@ -11,7 +11,7 @@ import logging
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from pulsark.errors import MetadataError, MetadataRefusedError
+from pulsark.errors import MetadataError
 from pulsark.metadata.etcd import messages
 from pulsark.metadata.etcd.connection import BrokenError
 
@@ -93,9 +93,7 @@ class Watch:
             self._listening = asyncio.get_running_loop().create_task(self._listen())
             await asyncio.wait([self._listening])
             if not self._listening.cancelled():
-                error = self._listening.exception()
-                if isinstance(error, MetadataRefusedError):
-                    return  # the session is over
+                error = self._listening.exception()  # also a refusal: the session's end closes this
                 trouble = str(error or "it has ended")
                 if error is not None and not isinstance(error, BrokenError | MetadataError):
                     log.error("a defect while changes of metadata are followed", exc_info=error)

@@ -16,7 +16,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from pulsark.errors import MetadataError, MetadataRefusedError, trace_of
+from pulsark.errors import MetadataError, trace_of
 from pulsark.limits import METADATA_CHANGES_KEPT
 from pulsark.metadata.changes import Check, Put
 from pulsark.metadata.told import is_told
@@ -120,9 +120,9 @@ class ChangeQueue:
         while not self._client.session.has_ended:
             try:
                 await self._step()
-            except MetadataRefusedError:
-                return  # the session is over
             except Exception as error:  # whatever it is: what nobody follows is outdated unseen
+                if self._client.session.has_ended:
+                    return
                 log.warning(
                     "changes of metadata cannot be followed for now: %s",
                     error,

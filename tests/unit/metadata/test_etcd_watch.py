@@ -10,6 +10,7 @@ import pytest
 
 from pulsark.metadata.etcd import messages, watch
 from pulsark.metadata.etcd.connection import BrokenError
+from pulsark.metadata.etcd.gateway import RefusedError
 from pulsark.metadata.etcd.layout import Layout
 from pulsark.metadata.etcd.marks import Marks
 from pulsark.metadata.etcd.messages import TxnAnswer
@@ -24,6 +25,8 @@ class FakeServer:
     def __init__(self, *answers: list[messages.Json]) -> None:
         self._answers = list(answers)
         self.asked: list[int] = []
+        self.refusals = 0
+        """How many reads are refused."""
         self.heard: list[str] = []
         self.watch = Watch(
             cast(Any, self), cast(Any, self), LAYOUT, Marks(), self.heard.extend,
@@ -34,6 +37,9 @@ class FakeServer:
         pass
 
     async def read(self, operations: object, deadline: float) -> TxnAnswer:
+        if self.refusals:
+            self.refusals -= 1
+            raise RefusedError(8, "etcdserver: too many requests")
         return TxnAnswer(True, 90, [])
 
     async def stream(
@@ -49,8 +55,9 @@ class FakeServer:
     async def followed(self) -> None:
         """Until the last list is told."""
         self.watch.start(10)
-        while self._answers:  # noqa: ASYNC110 - each turn of the loop is a step of it
-            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            while self._answers:  # noqa: ASYNC110 - each turn of the loop is a step of it
+                await asyncio.sleep(0)
         await asyncio.sleep(0)
         self.watch.close()
 
@@ -88,6 +95,14 @@ def test_after_a_compaction_all_hear_that_changes_were_missed_before_any_later_o
     asyncio.run(server.followed())
     assert server.asked == [11, 91, 92]
     assert server.heard == ["/a", "missed", "/b"]
+
+
+def test_a_read_that_etcd_refuses_does_not_end_the_watch_of_a_session_that_lives() -> None:
+    """What was kept of others' changes would be outdated from then on."""
+    server = FakeServer([{"canceled": True, "compact_revision": "80"}], [changes(91, "/b")], [])
+    server.refusals = 2
+    asyncio.run(server.followed())
+    assert server.heard == ["missed", "/b"]
 
 
 def test_an_event_that_cannot_be_read_counts_as_missed() -> None:
