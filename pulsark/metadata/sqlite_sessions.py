@@ -203,7 +203,10 @@ def end_session(
     connection: sqlite3.Connection, directory: str, session: int, now: float = math.inf
 ) -> bool:
     """End a session after its deadline; returns whether it is over now."""
-    if last_sign(directory, session)[0] >= now:
+    try:
+        if last_sign(directory, session)[0] >= now:
+            return False
+    except OSError:  # no free descriptor, for example: others write in this transaction, too
         return False
     cursor = connection.execute("DELETE FROM live WHERE session = ?", (session,))
     if cursor.rowcount:

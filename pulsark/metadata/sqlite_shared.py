@@ -201,7 +201,7 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
                 self._tell_changes()
             if self._looks % LOOKS_A_DEATH == 0:
                 self._look_for_ended()
-        except sqlite3.Error:
+        except (sqlite3.Error, OSError):  # no free descriptor, for example
             self._data_version = -1
         self._timers[0] = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_at_others)
 
