@@ -5,7 +5,8 @@
 Starts ZooKeeper and three bookies on this machine, which share its processors, in a directory that
 is removed afterwards. ``client us`` is the processor time of this process per entry, with all three
 copies and their answers; ``bookies us`` is that of the three Java processes together. At most 4,000
-entries are under way. ``lone ms`` is the median of appends that wait for each other.
+entries, and 64 MiB of them, are under way. ``lone ms`` is the median of appends that wait for each
+other.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from pulsark.storage.bookkeeper.registry import BookieRegistry
 from pulsark.storage.ledger.manager import LedgerConfig, LedgerManager
 
 ROOT = "/ledgers"
-IN_FLIGHT = 4000
+IN_FLIGHT, IN_FLIGHT_BYTES = 4000, 64 << 20
+READ_BYTES = 256 << 20
 COPIES = LedgerConfig(3, 3, 2)
 
 
@@ -69,8 +71,9 @@ async def write(ledgers: LedgerManager, entries: int, run: int, payload: bytes) 
     """One ledger of so many entries, so many of them a turn of the loop."""
     confirmations = Confirmations()
     writer = await ledgers.create(COPIES, confirmations)
+    in_flight = max(run, min(IN_FLIGHT, IN_FLIGHT_BYTES // len(payload)))
     for first in range(0, entries, run):
-        await confirmations.reach(first + run - 1 - IN_FLIGHT)
+        await confirmations.reach(first + run - 1 - in_flight)
         writer.append([payload] * run)
         await asyncio.sleep(0)
     await writer.drained(everywhere=True)
@@ -121,7 +124,7 @@ async def cluster(directory: Path) -> AsyncIterator[tuple[LedgerManager, list[Bo
     server.start()
     path = f"{server.address}{ROOT}"
     bookies = [
-        BookieServer(f"bookie-{n}", directory / f"bookie-{n}", path, class_path(LOCK), heap="256m")
+        BookieServer(f"bookie-{n}", directory / f"bookie-{n}", path, class_path(LOCK), heap="512m")
         for n in range(3)
     ]
     runtime = Runtime()
@@ -165,7 +168,7 @@ async def main(entries: int, sizes: list[int], runs: list[int]) -> None:
                     client = (time.process_time() - cpu) / count * 1e6
                     theirs = (sum(seconds_of(b.process.pid) for b in bookies) - theirs) / count
                     print(f"{size:6} {run:5} {rate:10,.0f} {client:10.2f} {theirs * 1e6:11.1f}")
-                rate, cpu = await read(ledgers, min(entries, 20_000), payload)
+                rate, cpu = await read(ledgers, min(entries, 20_000, READ_BYTES // size), payload)
                 print(f"{size:6}  read {rate:10,.0f} {cpu:10.2f}")
                 print(f"{size:6}  lone ms {await lone(ledgers, payload):.2f}")
 
