@@ -21,6 +21,7 @@ from pulsark.log_format import start_logging
 from pulsark.processes.duty import BEAT, BEAT_SECONDS, BOOKIE, Duty
 from pulsark.processes.until_signal import FAILED_STOP_SECONDS
 from pulsark.runtime import Runtime, collect_rarely, hand_over_promptly
+from pulsark.tasks import heard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,8 +69,8 @@ class ProcessLife:
     async def _stop(self, starting: asyncio.Task[dict[str, Any]]) -> None:
         signal.alarm(STOP_SECONDS)
         starting.cancel()
-        with contextlib.suppress(asyncio.CancelledError, PulsarkError):
-            await starting
+        await asyncio.wait({starting})
+        heard(starting)
         failed = self._ended.done() and self._ended.exception() is not None
         self._end()  # from here on, a part that ends has not failed
         with contextlib.suppress(TimeoutError):

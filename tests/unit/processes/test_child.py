@@ -44,3 +44,22 @@ def test_it_ends_with_a_supervisor_that(read_all: bool) -> None:
 
     uvloop.run(live())
     assert process.stopped
+
+
+class Unstartable(Nothing):
+    """It has opened something when it finds that it cannot go on."""
+
+    async def start(self) -> dict[str, Any]:
+        raise OSError(24, "Too many open files")
+
+
+def test_one_that_cannot_start_for_any_reason_is_stopped_in_order() -> None:
+    process = Unstartable()
+
+    async def live() -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs, pytest.raises(OSError, match="Too many open files"):
+            await ProcessLife(theirs, lambda failed: process).live()
+
+    uvloop.run(live())
+    assert process.stopped
