@@ -159,7 +159,8 @@ class KeptChild:
         if self._stopping.is_set():
             self._signal(signal.SIGTERM)
         reader, writer = await asyncio.open_connection(sock=ours, limit=_REPORT_BYTES_MAX)
-        writer.write(duty.encode())
+        # It may have changed before there was a process that could be told to restart.
+        writer.write(self._duty().encode())
         hearing = self._loop.create_task(self._hear_all(reader))
         try:
             code = await process.wait()

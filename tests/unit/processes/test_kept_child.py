@@ -157,6 +157,35 @@ def test_one_that_cannot_be_started_now_is_tried_again(
     kept(READY + UNTIL_THE_END, scenario)
 
 
+def test_what_changes_while_a_process_is_made_is_in_its_duty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = BEGIN.replace("channel.readline()", "duty = channel.readline()")
+    told = "say(b'{\"ready\": {\"pid\": %d}}' % (b'changed' in duty))\n"
+    monkeypatch.setattr(
+        kept_child, "PROGRAM", (sys.executable, "-c", program + told + UNTIL_THE_END)
+    )
+
+    async def main() -> None:
+        ready, start = Ready(), asyncio.create_subprocess_exec
+        duty = Duty("broker-7", Settings())
+
+        async def starting(*args: Any, **kwargs: Any) -> Any:
+            nonlocal duty
+            process = await start(*args, **kwargs)
+            duty = Duty("broker-7", Settings(clusterName="changed"))
+            child.restart()  # it cannot be told yet
+            return process
+
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", starting)
+        child = KeptChild("broker-7", lambda: duty, ready.hear)
+        child.start()
+        assert await ready.next() == 1
+        await child.stop(20)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("role", "ours", "found"), [("bookie", "", 32 << 20), ("bookie", "7", 7), ("broker-7", "", 0)]
 )
