@@ -21,17 +21,20 @@ HURRY_SECONDS = 60.0
 """After a longer one, nobody waits for this time."""
 
 
+STAT = "/proc/stat"
+
+
 def idle_seconds() -> float | None:
     """Seconds for which this machine's processors had nothing to do so far, added up.
 
-    ``None`` where the system does not say.
+    ``None`` where the system does not say: there is no such file, or a sandbox has put zeros there.
     """
     try:
-        with open("/proc/stat", "rb") as file:
-            fields = file.readline().split()
-    except OSError:
+        with open(STAT, "rb") as file:
+            _, _, _, _, idle, waiting, *_ = file.readline().split()
+            return (int(idle) + int(waiting)) / os.sysconf("SC_CLK_TCK") or None
+    except (OSError, ValueError):
         return None
-    return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
 
 
 class Processors:
@@ -63,11 +66,12 @@ class Processors:
 
     async def _have_time(self) -> bool:
         """Whether they had in the last look, which is taken if there was none just now."""
-        idle, now = self._idle(), self._clock.monotonic()
-        if idle is None:
-            return True
-        age = now - self._seen_at
+        age = self._clock.monotonic() - self._seen_at
         if age >= LOOK_SECONDS:
+            idle, now = self._idle(), self._clock.monotonic()
+            if idle is None:
+                return True
+            age = now - self._seen_at
             known = age <= LOOK_SECONDS_MAX
             self._spare = known and idle - self._seen >= self._needed * age
             self._seen_at, self._seen = now, idle

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pulsark.storage.table.process import processors as processors_module
 from pulsark.storage.table.process.processors import (
     HURRY_SECONDS,
     LOOK_SECONDS,
     WAIT_SECONDS_MAX,
     Processors,
+    idle_seconds,
 )
 from tests.sim.disk import SimDisk
 from tests.sim.simulation import Simulation
@@ -61,7 +64,9 @@ def test_an_idle_machine_is_looked_at_once_for_many_pieces_of_work() -> None:
     async def scenario(machine: Machine, processors: Processors) -> None:
         machine.turn(CORES)
         assert await machine.waited(processors) == pytest.approx(LOOK_SECONDS)
+        looks = machine.looks
         assert [await machine.waited(processors) for _ in range(1000)] == [0.0] * 1000
+        assert machine.looks == looks, "of many processors it takes milliseconds"
 
     run(scenario)
 
@@ -96,3 +101,15 @@ def test_where_the_system_does_not_say_nobody_waits() -> None:
         assert await machine.waited(Processors(machine.clock, lambda: None)) == 0.0
 
     run(scenario)
+
+
+@pytest.mark.parametrize("said", ["", "cpu\n", "cpu  0 0 0 0 0 0 0 0 0 0\n", "cpu  x x x x x x\n"])
+def test_a_sandbox_does_not_say_although_it_has_the_file(
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "stat"
+    file.write_text(said)
+    monkeypatch.setattr(processors_module, "STAT", str(file))
+    assert idle_seconds() is None
+    file.write_text("cpu  10 20 30 400 100 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n")
+    assert idle_seconds() == 500 / os.sysconf("SC_CLK_TCK")
