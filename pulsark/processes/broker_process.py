@@ -18,7 +18,7 @@ from pulsark.storage.remote_bookie.messages import Hello
 from pulsark.storage.remote_bookie.remote import RemoteBookie
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
     from pulsark.errors import PulsarkError
     from pulsark.metadata.store import MetadataStore
@@ -47,7 +47,10 @@ class BrokerProcess:
         run = RunDirectory(data)
         cleanup.callback(run.close)
         run.live()
-        sockets = shared_sockets(duty.sockets)
+        sockets = {
+            key: [socket.socket(fileno=descriptor) for descriptor in descriptors]
+            for key, descriptors in duty.sockets.items()
+        }
         metadata = await self._metadata(data.metadata_path)
         bookies = {
             bookie_id: await self._bookie(bookie_id, run, metadata)
@@ -81,12 +84,3 @@ class BrokerProcess:
     async def stop(self) -> None:
         """Stop everything in the reverse order; durable state is on disk afterwards."""
         await self._cleanup.aclose()
-
-
-def shared_sockets(inherited: Mapping[str, Sequence[int]]) -> dict[str, list[socket.socket]]:
-    """Listening sockets of descriptors. uvloop gives a child all that can be inherited."""
-    found = {key: [socket.socket(fileno=each) for each in fds] for key, fds in inherited.items()}
-    for sockets in found.values():
-        for each in sockets:
-            each.set_inheritable(False)  # a table process may live longer than all that accept
-    return found

@@ -30,6 +30,9 @@ STOP_SECONDS: Final = 20
 """An alarm of the system kills a process that takes longer to stop."""
 
 
+DESCRIPTORS: Final = "/dev/fd"
+
+
 class Process(Protocol):
     """What runs in this process."""
 
@@ -114,6 +117,7 @@ def main() -> None:
     """Carry out the supervisor's duty; exit with 1 if that fails."""
     # A terminal sends SIGINT to all processes: the supervisor decides when this one stops.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keep_descriptors()
     channel = _channel()
     duty = Duty.decode(_line(channel))
     settings = duty.settings
@@ -147,6 +151,20 @@ async def _run(channel: socket.socket, duty: Duty) -> int:
         life.tell_error(error)
         return 1
     return 0
+
+
+def keep_descriptors() -> None:
+    """See to it that no child process inherits what this one has inherited, but its output.
+
+    uvloop leaves all to a child that can be inherited: here the shared ports, and second
+    descriptors of the channel and of the output, from the start of this process. A table process
+    that lives longer than its broker would keep the ports open, and the supervisor waiting.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        for descriptor in map(int, os.listdir(DESCRIPTORS)):
+            if descriptor > 2:
+                with contextlib.suppress(OSError):  # that of the directory is closed by now
+                    os.set_inheritable(descriptor, False)
 
 
 def _channel() -> socket.socket:

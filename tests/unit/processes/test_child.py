@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from typing import Any
 
 import pytest
 import uvloop
 
-from pulsark.processes.child import ProcessLife
+from pulsark.processes.child import ProcessLife, keep_descriptors
 
 
 class Nothing:
@@ -63,3 +64,13 @@ def test_one_that_cannot_start_for_any_reason_is_stopped_in_order() -> None:
 
     uvloop.run(live())
     assert process.stopped
+
+
+def test_its_own_children_inherit_no_port_and_no_channel() -> None:
+    # They would keep it open, also while nobody is left who accepts clients.
+    output = [os.get_inheritable(descriptor) for descriptor in range(3)]
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        port.set_inheritable(True)  # as after the start of the process
+        keep_descriptors()
+        assert not port.get_inheritable()
+    assert [os.get_inheritable(descriptor) for descriptor in range(3)] == output
