@@ -6,17 +6,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable
+from contextlib import suppress
 
 import pytest
 
-from pulsark.dispatch.loop import defects
 from pulsark.errors import PulsarkError
 from pulsark.wire.topic_name import TopicName
 from tests.sim.brokers import Brokers
+from tests.sim.defects import no_defects
 from tests.sim.simulation import Simulation
 
 FIRST_SEED = int(os.environ.get("SEED", "0"))
@@ -36,24 +35,6 @@ def test_random_lives_of_brokers(group: int) -> None:
 def run_seed(seed: int) -> None:
     with Simulation(seed) as sim, no_defects():
         sim.run(live(Brokers(sim, seed, number=2 + seed % 2, topics=TOPICS)))
-
-
-@contextmanager
-def no_defects() -> Iterator[None]:
-    """A request that ends with an unexpected error is answered like a refusal, so look for it."""
-    found: list[logging.LogRecord] = []
-
-    def collect(record: logging.LogRecord) -> bool:
-        found.append(record)
-        return True
-
-    log = logging.getLogger(defects.__name__)
-    log.addFilter(collect)
-    try:
-        yield
-    finally:
-        log.removeFilter(collect)
-    assert not found, logging.Formatter().format(found[0])
 
 
 async def live(brokers: Brokers) -> None:

@@ -33,6 +33,7 @@ from pulsark.wire.topic_name import TopicName
 from tests.sim.actors import TOPIC, Gone
 from tests.sim.clock import SimClock
 from tests.sim.compacted import CompactedTopic
+from tests.sim.defects import no_defects
 from tests.sim.disk import SURVIVALS, SimDisk
 from tests.sim.erased import ErasedTopic
 from tests.sim.loop import SimulatedCrash
@@ -131,6 +132,10 @@ class World:
 
     def run(self) -> None:
         """All lives, then the end; raises ``Broken``."""
+        with no_defects():
+            self._run()
+
+    def _run(self) -> None:
         survival = ""
         for life in range(LIVES):
             with Simulation(self.seed * 100 + life) as sim:
