@@ -100,7 +100,9 @@ class LocalCluster:
             for n in range(settings.standaloneBrokers)
         ]
         self._found: dict[int, dict[str, Any]] = {}
-        """The addresses that each broker reported last."""
+        """The addresses that each broker reported last, and its process."""
+        self._pids: dict[str, int] = {}
+        """The process of each server that served last."""
         self._zookeeper = ""
         self._serves = False
 
@@ -174,7 +176,8 @@ class LocalCluster:
         await kept.start()
 
     def _server_is_ready(self, name: str) -> None:
-        self._tell(f"{name} serves (process {self._servers[name].pid})")
+        self._pids[name] = self._servers[name].pid
+        self._tell(f"{name} serves (process {self._pids[name]})")
         if self._serves:
             self._write_ready()
 
@@ -219,7 +222,7 @@ class LocalCluster:
         )
 
     def _is_ready(self, number: int, told: dict[str, Any]) -> None:
-        self._found[number] = told
+        self._found[number] = {"pid": str(self._brokers[number].pid), **told}
         self._tell(f"broker-{number} serves (process {self._brokers[number].pid})")
         if self._serves:
             self._write_ready()
@@ -232,11 +235,8 @@ class LocalCluster:
             "version": __version__,
             "metadataStoreUrl": self._store,
             "bookkeeperMetadataServiceUri": self._ledgers,
-            "servers": {name: str(server.pid) for name, server in self._servers.items()},
-            "brokers": [
-                {"pid": str(broker.pid), **self._found[number]}
-                for number, broker in enumerate(self._brokers)
-            ],
+            "servers": {name: str(self._pids[name]) for name in self._servers},
+            "brokers": [self._found[number] for number in range(len(self._brokers))],
         }
         content = json.dumps(info, indent=1) + "\n"
         self._disk.write_atomic(str(self._data / READY_NAME), content.encode())

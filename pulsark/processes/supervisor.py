@@ -83,7 +83,9 @@ class Supervisor:
             for n in range(settings.standaloneBrokers)
         ]
         self._found: dict[int, dict[str, Any]] = {}
-        """The addresses that each broker reported last."""
+        """The addresses that each broker reported last, and its process."""
+        self._bookie_pid = 0
+        """The process that reported what ``_disks`` says."""
         self._serves = False
 
     async def start(self) -> dict[str, Any]:
@@ -202,6 +204,7 @@ class Supervisor:
 
     def _bookie_is_ready(self, told: dict[str, Any]) -> None:
         before, self._disks = self._disks, Disks.from_json(told)
+        self._bookie_pid = self._bookie.pid
         if before is not None and before != self._disks:
             log.error("the set of bookies or storage roots has changed: restarting all brokers")
             for broker in self._brokers:
@@ -210,15 +213,12 @@ class Supervisor:
             self._write_ready()
 
     def _is_ready(self, number: int, told: dict[str, Any]) -> None:
-        self._found[number] = told
+        self._found[number] = {"pid": str(self._brokers[number].pid), **told}
         if self._serves:
             self._write_ready()
 
     def _write_ready(self) -> dict[str, Any]:
-        brokers = [
-            {"pid": str(broker.pid), **self._found[number]}
-            for number, broker in enumerate(self._brokers)
-        ]
+        brokers = [self._found[number] for number in range(len(self._brokers))]
         flight = ServiceUrls(
             flight=self._found[0].get("flightUrl", ""),
             flight_tls=self._found[0].get("flightUrlTls", ""),
@@ -228,7 +228,7 @@ class Supervisor:
             **self._urls.as_json(),
             **flight.as_json(),
             "version": __version__,
-            "bookiePid": str(self._bookie.pid),
+            "bookiePid": str(self._bookie_pid),
             "brokers": brokers,
         }
         self._runtime.disk.write_atomic(self._data.ready_path, json.dumps(info, indent=1).encode())

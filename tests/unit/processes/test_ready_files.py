@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -27,8 +28,10 @@ class Child:
     """Is ready at once, and again while it is stopped, as one that was just restarted."""
 
     pid = 7
+    made: ClassVar[list[Child]] = []
 
     def __init__(self, name: str, _: object, ready: Callable[[Any], None], **__: object) -> None:
+        self.made.append(self)
         self._told = DISKS if name == "bookie" else {}
         self._ready = ready
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -37,16 +40,21 @@ class Child:
         self._ready(self._told)
         self.first.set_result(None)
 
-    async def stop(self, _: float) -> None:
+    def again(self) -> None:
         self._ready(self._told)
+
+    async def stop(self, _: float) -> None:
+        self.again()
 
 
 class Server:
     """The same in a cluster."""
 
     pid = 8
+    made: ClassVar[list[Server]] = []
 
     def __init__(self, _: str, __: object, ready: Callable[[], None], *___: object) -> None:
+        self.made.append(self)
         self._ready = ready
 
     async def start(self) -> None:
@@ -71,6 +79,8 @@ async def nothing(*_: object) -> None:
 
 @pytest.fixture(autouse=True)
 def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    Child.made.clear()
+    Server.made.clear()
     for module in (supervisor, local_cluster):
         monkeypatch.setattr(module, "KeptChild", Child)
     monkeypatch.setattr(local_cluster, "KeptServer", Server)
@@ -86,7 +96,7 @@ def settings(path: Path) -> Settings:
     )
 
 
-@pytest.mark.parametrize(
+several = pytest.mark.parametrize(
     ("make", "name"),
     [
         (lambda s: Supervisor(s, Runtime()), "standalone.json"),
@@ -94,6 +104,32 @@ def settings(path: Path) -> Settings:
     ],
     ids=["standalone", "cluster"],
 )
+
+
+@several
+def test_it_has_no_process_0_while_one_is_started_again(
+    make: Callable[[Settings], Supervisor | LocalCluster], name: str, tmp_path: Path
+) -> None:
+    """A signal to that one is for the whole group of whoever sends it."""
+
+    async def main() -> None:
+        served = make(settings(tmp_path))
+        before = await served.start()
+        *others, last = [*Server.made, *Child.made]
+        for each in others:
+            each.pid = 0
+        last.pid = 9
+        last.again()
+        after = json.loads((tmp_path / name).read_text())
+        assert after["brokers"][1].pop("pid") == "9"
+        assert before["brokers"][1].pop("pid") == "7"
+        assert after == before
+        await served.stop()
+
+    asyncio.run(main())
+
+
+@several
 def test_it_is_gone_once_all_is_stopped(
     make: Callable[[Settings], Supervisor | LocalCluster], name: str, tmp_path: Path
 ) -> None:
