@@ -60,6 +60,7 @@ class KeptServer:
         self._check = check
         self._given_up = given_up
         self._task: asyncio.Task[None] | None = None
+        self._stopped = False
 
     @property
     def pid(self) -> int:
@@ -70,11 +71,14 @@ class KeptServer:
         """Start it, and return once it serves. ``ConfigError`` if it does not."""
         self._server.start()
         await self._server.ready()
+        if self._stopped:
+            raise ConfigError(f"{self.name} was stopped")
         self._tell()
         self._task = unattended(self._keep(), f"keeping {self.name} running")
 
     async def stop(self) -> None:
-        """End the process in order; it is not started again."""
+        """End the process in order, also while it starts; it is not started again."""
+        self._stopped = True
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

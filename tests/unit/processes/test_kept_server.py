@@ -25,6 +25,7 @@ class Sleeping:
         self.process = JavaProcess()
         self.late = False
         """Whether the next process takes too long until it serves."""
+        self.serves: asyncio.Event | None = None
         self._output = directory / "output"
 
     def start(self) -> None:
@@ -33,6 +34,8 @@ class Sleeping:
         )
 
     async def ready(self) -> None:
+        if self.serves is not None:
+            await self.serves.wait()
         if self.late:
             self.late = False
             raise ConfigError("it takes too long")
@@ -80,6 +83,26 @@ def test_it_is_kept_although_its_address_cannot_be_written(tmp_path: Path) -> No
                 os.kill(await told.get(), signal.SIGKILL)
         await kept.stop()
         assert not server.process.is_running
+
+    asyncio.run(main())
+
+
+def test_one_that_is_stopped_while_it_starts_is_not_started_again(tmp_path: Path) -> None:
+    """Of several that start at once another one has failed."""
+
+    async def main() -> None:
+        server, told = Sleeping(tmp_path), list[int]()
+        server.serves = asyncio.Event()
+        kept = KeptServer("it", server, lambda: told.append(server.process.pid))
+        starting = asyncio.create_task(kept.start())
+        await asyncio.sleep(0)
+        assert kept.pid
+        await kept.stop()
+        server.serves.set()
+        with pytest.raises(ConfigError, match="it was stopped"):
+            await starting
+        assert not told
+        assert kept._task is None
 
     asyncio.run(main())
 
