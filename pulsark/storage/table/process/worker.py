@@ -223,12 +223,13 @@ def _entries_of(
     return entries
 
 
-def _take_place(priority: str) -> None:
-    if priority != "urgent":
-        os.nice(NICENESS)
-    if priority == "patient" and sys.platform == "linux":
-        # Others that wake up have the processor at once, and not after a few milliseconds.
-        with contextlib.suppress(PermissionError):
+def take_place(priority: str) -> None:
+    """Share the processors as the priority says, where the system has that: a sandbox may not."""
+    with contextlib.suppress(OSError):
+        if priority != "urgent":
+            os.nice(NICENESS)
+        if priority == "patient" and sys.platform == "linux":
+            # Others that wake up have the processor at once, and not after a few milliseconds.
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
@@ -242,7 +243,7 @@ def main() -> None:
     # Its own process group: an interrupt of the terminal is for the broker to handle. Not its own
     # session: Linux shares the processors among sessions first, whatever is nice or idle in them.
     os.setpgid(0, 0)
-    _take_place(sys.argv[1])
+    take_place(sys.argv[1])
     replies = sys.stdout.buffer
     sys.stdout = sys.stderr
     worker = TableWorker(OsDisk(), files_here(os.environ))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from pulsark.storage.table.files import seal as seal_module
 from pulsark.storage.table.files.record import DataFile, SealedLedger
 from pulsark.storage.table.process import pipe
 from pulsark.storage.table.process.process import encode_piece
-from pulsark.storage.table.process.worker import TableWorker
+from pulsark.storage.table.process.worker import TableWorker, take_place
 from tests.sim.disk import SimDisk
 from tests.support.client_view import client_view
 from tests.support.tables import entries
@@ -103,3 +105,19 @@ def test_a_stream_that_ends_is_the_end(missing: int) -> None:
     whole = pipe.encode({"op": "entries"}, [(7, b"abc"), (8, b"")])
     assert pipe.read(io.BytesIO(whole)) == ({"op": "entries"}, [(7, b"abc"), (8, b"")])
     assert pipe.read(io.BytesIO(whole[:-missing])) is None
+
+
+@pytest.mark.parametrize("missing", ["nice", "sched_setscheduler"])
+def test_a_sandbox_without_priorities_has_table_processes(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def refused(*_: Any) -> None:
+        asked.append(missing)
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "nice", lambda _: 0)
+    monkeypatch.setattr(os, missing, refused)
+    take_place("patient")
+    assert asked == [missing]
