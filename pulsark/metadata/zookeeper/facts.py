@@ -55,12 +55,17 @@ class Part:
     version: int
     floor: int
     facts: dict[str, Fact] = field(default_factory=dict)
-    """By node; read after the part was."""
+    """By node; read after the part was. One that is not here may be missing, or not be known."""
 
     def learn(self, node: str, fact: Fact) -> None:
         """Remember a fact, and forget the older half if there are too many: a commit that is
-        looked at needs those that were just read."""
+        looked at needs those that were just read.
+
+        Of a node that is not there nothing is kept: there are as many of these as clients ask for.
+        """
         self.facts.pop(node, None)  # the newest are last
+        if isinstance(fact, NoNode):
+            return
         if len(self.facts) >= _FACTS_MAX:
             self.facts = dict(islice(self.facts.items(), _FACTS_MAX // 2, None))
         self.facts[node] = fact

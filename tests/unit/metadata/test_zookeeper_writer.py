@@ -21,7 +21,7 @@ from pulsark.metadata.zookeeper.plan import Prune, Wanted
 from pulsark.metadata.zookeeper.writer import Writer
 from tests.sim.simulation import Simulation
 from tests.support.ledgers import simulate
-from tests.support.memory_zookeeper import MemoryZooKeeper
+from tests.support.memory_zookeeper import MemoryZooKeeper, new_node
 
 MULTIS_MAX = 20
 
@@ -118,18 +118,36 @@ def test_what_was_just_read_is_not_forgotten_for_the_sake_of_the_rest(
         guard = "/guard"
         new, newer, *more = (p for p in paths if part_of(node(p)) == part_of(node(guard)))
         (version,) = await writer.write((Put(guard, b"", ABSENT),))
-        await writer.write((Put("/v/last", b"", ABSENT),))
+        await writer.write((Put("/w/last", b"", ABSENT),))
         for path in more[:others]:
             found = writer.seen(node(path))
             assert found is not None
-            found(None, 0)
-        # Another process deletes the parent of what is made here: this has to look again.
-        await other.write((Delete("/v/last", ANY_VERSION),))
-        await other.write((Prune("/v"),))
-        changes = (Check(guard, version), Put(new, b"", ABSENT), Put(newer, b"", ABSENT))
-        assert await writer.write(changes) == [version, 0, 0]
+            found(new_node(b"kept", 0, 0), 0)
+        # Another process makes what is to be made here, and deletes a parent: all is looked at.
+        await other.write((Put(new, b"", ABSENT), Put(newer, b"", ABSENT)))
+        await other.write((Delete("/w/last", ANY_VERSION),))
+        await other.write((Prune("/w"),))
+        commits: list[tuple[Change, ...]] = [
+            (Check(guard, version), Put("/w/x/y", b"", ABSENT)),
+            (Put(new, b"", ABSENT),),
+            (Put(newer, b"", ABSENT),),
+        ]
+        one, *two = await asyncio.gather(*map(writer.write, commits), return_exceptions=True)
+        assert one == [version, 0]
+        assert [type(each) for each in two] == [BadVersionError, BadVersionError]
 
     simulate(main)
+
+
+def test_of_nodes_that_are_not_there_nothing_is_kept() -> None:
+    """A client may ask for as many topics as it likes; and a ledger's node never comes again."""
+    part = facts.Part(0, 0)
+    for number in range(5):
+        part.learn(f"/v/{number}", facts.NoNode())
+    part.learn("/v", facts.Parent(0, 1))
+    assert part.facts == {"/v": facts.Parent(0, 1)}
+    part.learn("/v", facts.NoNode())
+    assert part.facts == {}
 
 
 def test_a_defect_ends_the_write_that_has_it_and_not_those_that_wait() -> None:
