@@ -68,6 +68,8 @@ def _try(bug: PlantedBug) -> Outcome:
         for name in ("pulsark", "pyspark_pulsark", "tests", "jobs", "docs", "benchmarks"):
             shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", root)
+        if (ROOT / ".cache").exists():  # programs without which some tests are skipped
+            (root / ".cache").symlink_to(ROOT / ".cache")
         bug.plant(root)
         notes = []
         for by, tests in (("strong", bug.strong), ("other", bug.other)):
