@@ -22,13 +22,12 @@ from pulsark.metadata.zookeeper import layout
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.metadata.zookeeper.instance import find_or_create
 from pulsark.metadata.zookeeper.layout import Layout
-from pulsark.metadata.zookeeper.nodes import Operation, Result
 from pulsark.metadata.zookeeper.plan import Prune, Wanted
 from pulsark.metadata.zookeeper.writer import Writer
 from tests.sim.simulation import Simulation
 from tests.support.faulty_metadata import Fate
+from tests.support.impatient_zookeeper import ImpatientZooKeeper
 from tests.support.ledgers import simulate
-from tests.support.memory_zookeeper import MemoryZooKeeper
 
 FIRST_SEED = int(os.environ.get("SEED", "0"))
 SEEDS = range(FIRST_SEED, FIRST_SEED + (1 if "SEED" in os.environ else 100))
@@ -44,17 +43,11 @@ Commit = Sequence[Wanted]
 Outcome = Sequence[int] | BaseException
 
 
-class Client(MemoryZooKeeper):
+class Client(ImpatientZooKeeper):
     """That of both sessions."""
 
-    address = "memory"
     session_id = 1
-    multis = 0
-
-    async def multi(self, operations: Sequence[Operation]) -> list[Result]:
-        self.multis += 1
-        assert self.multis <= MULTIS_MAX
-        return await super().multi(operations)
+    multis_max = MULTIS_MAX + 1
 
     def state(self) -> State:
         found = {path: self.nodes.get(Layout().node(path)) for path in PATHS}

@@ -20,26 +20,12 @@ from pulsark.metadata.zookeeper.nodes import Operation, Result
 from pulsark.metadata.zookeeper.plan import Prune, Wanted
 from pulsark.metadata.zookeeper.writer import Writer
 from tests.sim.simulation import Simulation
+from tests.support.impatient_zookeeper import ImpatientZooKeeper
 from tests.support.ledgers import simulate
-from tests.support.memory_zookeeper import MemoryZooKeeper, new_node
-
-MULTIS_MAX = 20
+from tests.support.memory_zookeeper import new_node
 
 
-class Client(MemoryZooKeeper):
-    """A session that is not patient."""
-
-    address = "memory"
-    session_id = 7
-    multis = 0
-
-    async def multi(self, operations: Sequence[Operation]) -> list[Result]:
-        self.multis += 1
-        assert self.multis < MULTIS_MAX, "the same is tried again and again"
-        return await super().multi(operations)
-
-
-async def writer_of(client: Client) -> Writer:
+async def writer_of(client: ImpatientZooKeeper) -> Writer:
     session = cast("ZooKeeperClient", client)
     await find_or_create(session, "identity", create=True)
     return Writer(session, Layout(), 30.0, lambda _: None, lambda _: None)
@@ -57,7 +43,7 @@ def test_a_node_goes_while_another_one_comes_below_it(
     """One multi with both is refused for ever, whatever is read again."""
 
     async def main(_: Simulation) -> None:
-        client = Client()
+        client = ImpatientZooKeeper()
         writer = await writer_of(client)
         if isinstance(goes, Delete):
             await writer.write((Put(goes.path, b"value", ABSENT),))
@@ -83,7 +69,7 @@ def test_a_node_comes_above_one_that_makes_it_as_its_parent(
     """Neither is there before."""
 
     async def main(_: Simulation) -> None:
-        client = Client()
+        client = ImpatientZooKeeper()
         writer = await writer_of(client)
         above = Put(path, b"value", ABSENT) if kind is Put else Check(path, ABSENT)
         changes = (above, below) if first == "above" else (below, above)
@@ -111,7 +97,7 @@ def test_what_was_just_read_is_not_forgotten_for_the_sake_of_the_rest(
     monkeypatch.setattr(facts, "_FACTS_MAX", 4)
 
     async def main(_: Simulation) -> None:
-        client = Client()
+        client = ImpatientZooKeeper()
         writer, other = await writer_of(client), await writer_of(client)
         node = Layout().node
         paths = (f"/v/{i}" for i in range(1000))
@@ -156,7 +142,7 @@ def test_a_defect_ends_the_write_that_has_it_and_not_those_that_wait() -> None:
     class Defect(Exception):
         pass
 
-    class Broken(Client):
+    class Broken(ImpatientZooKeeper):
         async def multi(self, operations: Sequence[Operation]) -> list[Result]:
             results = await super().multi(operations)
             if self.multis == 2:  # the first one made the store

@@ -20,7 +20,6 @@ WAIT_SECONDS_MAX = 5.0
 HURRY_SECONDS = 60.0
 """After a longer one, nobody waits for this time."""
 
-
 STAT = "/proc/stat"
 
 
