@@ -50,6 +50,14 @@ class Settings(PolicySettings):
         le=BROKERS_MAX,
         own=True,
     )
+    processStartTimeoutSeconds: int = setting(
+        600,
+        "s",
+        "With several brokers: how long one, or the process of the bookies, may take until it is "
+        "ready. One that takes longer is killed and started again; at the first start, all stop",
+        ge=1,
+        own=True,
+    )
     standalonePersistentOnlyBrokers: tuple[str, ...] = setting(
         (),
         "list",

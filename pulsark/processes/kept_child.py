@@ -79,6 +79,7 @@ class KeptChild:
         self._stopping = asyncio.Event()
         self._ready_at: float | None = None
         self._silent_beats = 0
+        self._start_seconds = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self._error = ""
         self._lasts = False
@@ -149,8 +150,9 @@ class KeptChild:
 
     async def _live(self) -> str:
         """Run one process; returns how it ended."""
-        self._ready_at, self._error, self._lasts = None, "", False
+        self._ready_at, self._error, self._lasts, self._silent_beats = None, "", False, 0
         duty = self._duty()
+        self._start_seconds = duty.settings.processStartTimeoutSeconds
         try:
             ours, process = await self._started(duty)
         except OSError as error:  # no memory for it, for example
@@ -162,6 +164,7 @@ class KeptChild:
         # It may have changed before there was a process that could be told to restart.
         writer.write(self._duty().encode())
         hearing = self._loop.create_task(self._hear_all(reader))
+        self._look()
         try:
             code = await process.wait()
             # What it said last is read, but a process that it left behind may hold its socket.
@@ -205,21 +208,26 @@ class KeptChild:
 
     def _look(self) -> None:
         self._silent_beats += 1
-        if self._silent_beats > SILENT_BEATS_MAX:
-            log.error(
-                "%s (process %d) has been unresponsive for %g s: killing it",
-                self.name, self.pid, SILENT_BEATS_MAX * BEAT_SECONDS,
-            )  # fmt: skip
-            self._signal(signal.SIGKILL)
+        starts = self._ready_at is None
+        seconds = self._start_seconds if starts else SILENT_BEATS_MAX * BEAT_SECONDS
+        if self._silent_beats * BEAT_SECONDS <= seconds:
+            self._watch = self._loop.call_later(BEAT_SECONDS, self._look)
             return
-        self._watch = self._loop.call_later(BEAT_SECONDS, self._look)
+        who = f"{self.name} (process {self.pid})"
+        if starts:
+            self._error = (
+                f"{who} was not ready within {seconds:g} s and was killed: see what it logged "
+                "last. If it only needs more time, raise processStartTimeoutSeconds"
+            )
+        else:
+            log.error("%s has been unresponsive for %g s: killing it", who, seconds)
+        self._signal(signal.SIGKILL)
 
     def _hear(self, told: dict[str, Any]) -> None:
         if "error" in told:
             self._error, self._lasts = told["error"], told.get("lasts", False)
             return
         self._ready_at = self._loop.time()
-        self._look()
         try:
             self._ready(told["ready"])
         except OSError as error:  # a full disk, for example: the process serves all the same

@@ -56,13 +56,14 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         scenario: Callable[[KeptChild, Ready], Awaitable[None]],
         hear: Callable[[Ready, dict[str, Any]], None] = Ready.hear,
         role: str = "broker-7",
+        settings: Settings | None = None,
         **of_role: Any,
     ) -> None:
         monkeypatch.setattr(kept_child, "PROGRAM", (sys.executable, "-c", BEGIN + program))
 
         async def main() -> None:
             ready = Ready()
-            duty = Duty(role, Settings())
+            duty = Duty(role, settings or Settings())
             child = KeptChild(duty.role, lambda: duty, partial(hear, ready), **of_role)
             child.start()
             try:
@@ -281,6 +282,45 @@ def test_one_that_stands_still_is_killed(
         assert await ready.next() != await ready.next()
 
     kept(READY + UNTIL_THE_END, scenario)
+
+
+HANGS = "time.sleep(600)"
+
+
+def test_one_that_never_says_that_it_is_ready_is_killed_and_the_start_fails(
+    kept: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_child, "BEAT_SECONDS", 0.02)
+
+    async def scenario(child: KeptChild, _: Ready) -> None:
+        with pytest.raises(
+            ConfigError, match=r"broker-7 \(process \d+\) .* within 1 s.*processStartTimeoutSeconds"
+        ):
+            await child.first
+
+    kept(HANGS, scenario, settings=Settings(processStartTimeoutSeconds=1))
+
+
+def test_one_that_hangs_while_it_is_started_again_is_killed_and_the_next_one_is_tried(
+    kept: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(kept_child, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(kept_child, "SILENT_BEATS_MAX", 10_000)
+
+    async def scenario(_: KeptChild, ready: Ready) -> None:
+        os.kill(await ready.next(), signal.SIGKILL)
+        await ready.next()
+
+    second = f"""
+with open({str(tmp_path / "starts")!r}, "a") as file:
+    if file.write("x") and file.tell() == 2:
+        {HANGS}
+"""
+    kept(second + READY + UNTIL_THE_END, scenario, settings=Settings(processStartTimeoutSeconds=1))
+    assert sum("raise processStartTimeoutSeconds" in text for text in caplog.messages) == 1
 
 
 def test_one_that_says_nonsense_is_killed(kept: Callable[..., None]) -> None:
