@@ -107,14 +107,18 @@ def _fetch(name: str, coordinates: list[Coordinate], directory: Path, work: Path
     pattern = f"{directory}/[artifact]-[revision](-[classifier]).[ext]"
     command = [java(), "-jar", str(_ivy_jar()), "-settings", str(settings), "-ivy", str(module)]
     print(f"fetching {len(coordinates)} jars of {name} from {REPOSITORY}", file=sys.stderr)
-    done = subprocess.run(
-        [*command, "-retrieve", pattern], capture_output=True, text=True, check=False
-    )
+    said = work / f"{name}.log"
+    with said.open("w") as log:
+        done = subprocess.run(
+            [*command, "-retrieve", pattern], stdout=log, stderr=subprocess.STDOUT, check=False
+        )
     missing = [c.file_name for c in coordinates if not (directory / c.file_name).exists()]
     if done.returncode or missing:
         raise ConfigError(
-            f"Ivy could not fetch {len(missing)} jars of {name} ({', '.join(missing[:3])}, ...):\n"
-            f"{done.stdout[-1500:]}{done.stderr[-500:]}"
+            f"could not fetch {len(missing)} of the {len(coordinates)} jars of {name}\n"
+            f"  from {REPOSITORY}. They are needed once: is there a network, and does\n"
+            f"  it allow that address? Or copy them to {directory}\n"
+            f"  What Ivy said: {said}"
         )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.brokers import Pulsar
 from benchmarks.load import LOCK
+from pulsark.errors import ConfigError
 from pulsark.processes import maven
 from pulsark.processes.bookkeeper_server import LOCK as BOOKKEEPER_LOCK
 from pulsark.processes.maven import Coordinate, _dependencies, _lock_lines, read_lock
@@ -64,3 +65,18 @@ def test_jars_are_fetched_once_by_all_who_need_them_at_a_time(
         paths = list(threads.map(lambda _: maven.class_path(lock, tmp_path / "cache"), range(2)))
     assert paths == [str(tmp_path / "cache" / "some" / "a-1.jar")] * 2
     assert fetched == ["some"]
+
+
+def test_jars_that_cannot_be_fetched_say_what_to_do_in_few_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = tmp_path / "java"
+    java.write_text("#!/bin/sh\nfor i in $(seq 1000); do echo no route to host; done\nexit 1\n")
+    java.chmod(0o755)
+    monkeypatch.setattr(maven, "java", lambda: str(java))
+    with pytest.raises(ConfigError, match="could not fetch 68 of the 68 jars") as refused:
+        maven.class_path(BOOKKEEPER_LOCK, tmp_path / "cache")
+    lines = str(refused.value).splitlines()
+    assert len(lines) == 4
+    said = Path(lines[-1].partition(": ")[2])
+    assert said.read_text().count("no route to host") == 1000
