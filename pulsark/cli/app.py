@@ -31,6 +31,7 @@ from pulsark.cli.terminal.arguments import (
     named,
 )
 from pulsark.cli.terminal.login import LOGIN, CommandLogin
+from pulsark.cli.terminal.plain_help import PlainHelp
 from pulsark.cli.token_commands import tokens
 
 app = typer.Typer(
@@ -96,7 +97,7 @@ def run_standalone() -> None:
     standalone([])
 
 
-@app.command("initialize-cluster-metadata")
+@app.command("initialize-cluster-metadata", cls=PlainHelp)
 def initialize_cluster_metadata(
     cluster: Annotated[
         str, typer.Option("--cluster", "-c", help="Name of the cluster.", show_default=False)
@@ -297,6 +298,9 @@ def jobs_run(
     """Run a job, as jobs/NAME.py does under spark-submit; NAME --help lists its flags."""
     from pulsark.cli.jobs import run_job
 
+    if name in ("-h", "--help"):  # of this command: what follows a name is for the job
+        print(context.get_help())
+        return
     raise typer.Exit(run_job(name, context.args))
 
 

@@ -11,6 +11,7 @@ from pulsark.admin_client.paths import segment
 from pulsark.cli.admin.access import admin_client
 from pulsark.cli.terminal.arguments import DEFAULT_ADMIN_URL, AdminUrl, Json, named
 from pulsark.cli.terminal.output import print_json, print_table
+from pulsark.cli.terminal.plain_help import PlainHelp
 
 isolation = typer.Typer(
     help="Keep namespaces to some brokers: list, show, set and delete policies.",
@@ -49,7 +50,7 @@ def get_policy(cluster: Cluster, policy: Policy, admin_url: AdminUrl = DEFAULT_A
     print_json(admin_client(admin_url).get(f"{_path(cluster)}/{segment(policy)}"))
 
 
-@isolation.command("set")
+@isolation.command("set", cls=PlainHelp)
 def set_policy(
     cluster: Cluster,
     policy: Policy,

@@ -10,20 +10,26 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from pulsark import __version__
 from pulsark.admin_client.client import AdminClient, AdminError
 from pulsark.cli import main
 from pulsark.cli.admin.messages import MessageOutput, run_produce
+from pulsark.cli.app import app
 from pulsark.cli.settings import markdown_page, properties_file
 from pulsark.cli.standalone import OPTIONS
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.cli.terminal.output import human_rate, human_size, print_table
 from pulsark.config.keys import keys
 from pulsark.config.sources import load_settings, parse_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
 
@@ -77,6 +83,20 @@ def test_the_options_of_standalone(
 
 def test_the_settings_that_are_options_of_standalone_exist() -> None:
     assert {key for _, key, *_ in OPTIONS} <= {key.name for key in keys()}
+
+
+def commands(command: Any, *words: str) -> Iterator[tuple[str, ...]]:
+    """The words of a command, and of all below it."""
+    yield words
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, *words, name)
+
+
+def test_help_has_whole_names_in_a_terminal_of_80_columns() -> None:
+    for words in commands(typer.main.get_command(app)):
+        text = CliRunner().invoke(app, [*words, "--help"], env={"TERMINAL_WIDTH": "80"}).output
+        assert "…" not in text, (words, text)
+        assert max(map(len, text.splitlines())) <= 80, (words, text)
 
 
 @pytest.mark.parametrize("words", ["standalone --help", "standalone -h", "--help"])
