@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -72,8 +73,15 @@ def set_rack(
     """Set the rack of a bookie; ledgers that are made later follow it."""
     info = {"rack": rack, "hostname": hostname or None}
     path = f"/bookies/racks-info/{segment(bookie)}?group={segment(group)}"
-    admin_client(admin_url).call("POST", path, info)
+    client = admin_client(admin_url)
+    client.call("POST", path, info)
     print(f"Set the rack of {bookie}")
+    known = [each["bookieId"] for each in client.get("/bookies/all")["bookies"]]
+    if bookie not in known:
+        print(
+            f"pulsark: there is no bookie {bookie} now; there are: {', '.join(known) or 'none'}",
+            file=sys.stderr,
+        )
 
 
 @racks.command("delete")

@@ -54,7 +54,7 @@ def run(
         said = capsys.readouterr()
         assert not code, said.err
         assert "--json" in words or all(len(line) <= 80 for line in said.out.splitlines())
-        return said.out
+        return str(said.out) + str(said.err)
 
     return run_one
 
@@ -179,3 +179,11 @@ def test_bookies_are_listed_with_the_racks_that_were_set(both: TwoBrokers, run: 
     assert json.loads(run("bookies", "racks", "list", "--json")) == stored
     assert run("bookies", "racks", "delete", bookie) == f"Deleted the rack of {bookie}\n"
     assert json.loads(run("bookies", "racks", "list", "--json")) == {}
+
+
+def test_a_rack_of_a_bookie_that_is_not_there_is_set_and_said(run: Any) -> None:
+    [bookie] = [each["bookieId"] for each in json.loads(run("bookies", "list", "--json"))]
+    assert run("bookies", "racks", "set", "m1:3181", "-r", "/r1").splitlines() == [
+        "Set the rack of m1:3181",
+        f"pulsark: there is no bookie m1:3181 now; there are: {bookie}",
+    ]
