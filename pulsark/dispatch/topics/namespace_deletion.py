@@ -30,7 +30,7 @@ _ATTEMPTS = 3
 
 
 class NamespaceDeletion:
-    """Deletes the namespaces of a self._"""
+    """Deletes namespaces, on the broker that was asked."""
 
     def __init__(
         self,

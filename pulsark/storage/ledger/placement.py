@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 SUSPECT_SECONDS: Final = 30.0
 """Time for which a bookie that failed a write is used only where no other is left."""
@@ -95,14 +95,3 @@ def spread(
         previous = rack(best)
         used[previous] += 1
     return chosen
-
-
-def _rank(
-    rack: Callable[[str], str],
-    is_suspect: Callable[[str], bool],
-    used: Mapping[str, int],
-    previous: str | None,
-    name: str,
-) -> tuple[bool, int, bool]:
-    place = rack(name)
-    return is_suspect(name), used[place], place == previous
