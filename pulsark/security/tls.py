@@ -109,6 +109,8 @@ class ServerTls:
     """Called when the files were reloaded."""
     _newest: dict[Alpn, ssl.SSLContext] = field(default_factory=dict)
     _stamp: Stamps = ()
+    _complaint: str = ""
+    """What was logged last, of files that are still as they were then."""
 
     def __post_init__(self) -> None:
         """Raises ``ConfigError`` if the files cannot be used."""
@@ -133,17 +135,26 @@ class ServerTls:
     def look_again(self) -> bool:
         """Reload changed files for later handshakes; returns whether any had changed.
 
-        If the new files cannot be used, that is logged, and the old ones stay in use.
+        If the new files cannot be used, that is logged, and the old ones stay in use. Those that
+        could not be read, for want of descriptors perhaps, are tried again.
         """
+        former = self._stamp
         try:
             stamp = _stamp(self.rules)
-            if stamp == self._stamp:
+            if stamp == former:
+                self._complaint = ""
                 return False
             self._stamp = stamp
             made = {alpn: _new_context(self.rules, alpn) for alpn in self._newest}
         except ConfigError as error:
-            log.error("the new TLS files cannot be used, keeping the old ones: %s", error)
+            cause = error.__cause__
+            if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError):
+                self._stamp = former
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                log.error("the new TLS files cannot be used, keeping the old ones: %s", error)
             return False
+        self._complaint = ""
         self._newest |= made
         paths = ", ".join(path for _, path in self.rules.files)
         log.info("TLS files reloaded: %s", paths)

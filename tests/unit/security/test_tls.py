@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import ssl
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -300,6 +301,43 @@ def test_a_half_written_pair_changes_nothing(
         listener.close()
 
     run(main())
+
+
+def test_a_new_certificate_that_could_not_be_read_is_read_later(
+    files: Files, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        tls = ServerTls(files.rules())
+        listener, port = listening(tls)
+        _, before = await greeting(port, files.client())
+        files.issue()
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        try:
+            assert not tls.look_again()
+            assert not tls.look_again()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert caplog.text.count("Too many open files") == 1
+        assert tls.look_again()
+        assert (await greeting(port, files.client()))[1] != before
+        listener.close()
+
+    run(main())
+
+
+def test_files_that_are_gone_are_told_once_each_time(
+    files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    tls = ServerTls(files.rules())
+    path = Path(files.rules().key_path)
+    for times in (1, 2):
+        moved = path.rename(path.with_suffix(".moved"))
+        assert not tls.look_again()
+        assert not tls.look_again()
+        assert caplog.text.count("keeping the old ones") == times
+        moved.rename(path)
+        assert not tls.look_again()
 
 
 def test_another_ca_of_clients_replaces_the_former(files: Files, run: Run) -> None:
