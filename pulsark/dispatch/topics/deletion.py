@@ -89,8 +89,12 @@ class TopicDeletion:
     async def _delete_loaded(self, topic: Topic) -> None:
         try:
             topic.disconnect()  # before anything is awaited: what is confirmed now would be lost
-            await self._remains.doom_table(topic.name)
-            await topic.begin_deletion()
+            try:
+                await self._remains.doom_table(topic.name)
+                await topic.begin_deletion()
+            except BaseException:
+                await topic.close()  # it may stay: the next request loads it anew
+                raise
             await self._remains.delete_shared(topic.name)
             await topic.delete()
             await self._remains.delete_table(topic.name)

@@ -91,6 +91,29 @@ async def test_a_deletion_that_stops_leaves_all_of_the_topic_or_nothing(broker, 
     pytest.fail("no deletion came to its end")
 
 
+@pytest.mark.parametrize("step", ["table", "topic"])
+@scenario()
+async def test_a_topic_that_stays_because_its_deletion_cannot_begin_is_closed(
+    broker, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def failing(*_: object) -> None:
+        raise MetadataError("the store is gone")
+
+    topic_id = await used(broker)
+    topic = broker.broker.topics.get_loaded(NAME)
+    if step == "table":
+        monkeypatch.setattr(broker.broker.deletion._remains, "doom_table", failing)
+    else:
+        monkeypatch.setattr(topic, "begin_deletion", failing)
+    with pytest.raises(MetadataError):
+        await broker.broker.deletion.delete_topic(NAME)
+    monkeypatch.undo()
+    assert topic.ledger.open_bytes == 0
+    assert (await broker.broker.topics.load(NAME)).ledger.entries == 3
+    await broker.broker.deletion.delete_topic(NAME)
+    await check_gone(broker, topic_id)
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 @scenario()
 async def test_the_next_request_goes_on_with_a_deletion_that_stopped(
