@@ -41,6 +41,7 @@ class Kept(Generic[T]):
         self.name = "" if self._path is None else os.path.splitext(os.path.basename(self._path))[0]
         """The file's name without its extension."""
         self._stamp = self._look()
+        self._complaint = ""
         self._told: Callable[[str], None] = lambda setting: None
         data = _inline(setting, location) if self._path is None else self._read(self._path)
         self._value = parse(data)
@@ -52,12 +53,16 @@ class Kept(Generic[T]):
             return self._value
         stamp = self._look()
         if stamp is not None and stamp != self._stamp:
-            self._stamp = stamp
             try:
-                self._value = self._parse(self._read(self._path))
+                data = self._read(self._path)
+                self._stamp = stamp  # what cannot be read, for want of descriptors, is tried again
+                self._value = self._parse(data)
             except ConfigError as error:
-                log.warning("%s; its last good version stays in use", error)
+                if str(error) != self._complaint:
+                    log.warning("%s; its last good version stays in use", error)
+                self._complaint = str(error)
             else:
+                self._complaint = ""
                 log.info("%s: reloaded", self._setting)
                 self._told(self._setting)
         return self._value

@@ -11,6 +11,7 @@ import pytest
 from pulsark.errors import ConfigError
 from pulsark.security.keys import Kept, read_location
 from pulsark.security.limits import KEY_FILE_BYTES_MAX
+from tests.support.descriptors import no_descriptors
 
 DATA = b"\x00secret\n"
 
@@ -87,3 +88,16 @@ def test_a_file_that_is_gone_or_bad_for_a_moment_changes_nothing(
     file.write_bytes(b"new")
     os.utime(file, ns=(3, 3))
     assert found.value == b"new"
+
+
+def test_a_file_that_could_not_be_read_is_read_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "key"
+    file.write_bytes(b"old")
+    found = kept(str(file))
+    file.write_bytes(b"newer")
+    with no_descriptors():
+        assert [found.value, found.value] == [b"old", b"old"]
+    assert caplog.text.count("Too many open files") == 1
+    assert found.value == b"newer"

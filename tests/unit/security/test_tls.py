@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import ssl
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -22,6 +21,7 @@ from pulsark.security.limits import TLS_HANDSHAKES_PER_ADDRESS_MAX
 from pulsark.security.tls import ServerTls, TlsRules
 from pulsark.security.tls_listener import TlsListener
 from pulsark.security.trials import Trial, Trials
+from tests.support.descriptors import no_descriptors
 from tests.support.revocations import revocation_list
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -311,13 +311,9 @@ def test_a_new_certificate_that_could_not_be_read_is_read_later(
         listener, port = listening(tls)
         _, before = await greeting(port, files.client())
         files.issue()
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
-        try:
+        with no_descriptors():
             assert not tls.look_again()
             assert not tls.look_again()
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         assert caplog.text.count("Too many open files") == 1
         assert tls.look_again()
         assert (await greeting(port, files.client()))[1] != before
