@@ -34,7 +34,10 @@ class InlineTable(TableProcess):
         self._worker = TableWorker(self._disk)
 
     async def _exchange(
-        self, request: dict[str, Any], entries: AsyncIterator[Piece] | None = None
+        self,
+        request: dict[str, Any],
+        entries: AsyncIterator[Piece] | None = None,
+        subject: str = "",
     ) -> Reply:
         pieces = []
         if entries is not None:

@@ -5,5 +5,5 @@ idle. ``worker`` is the other side, ``pipe`` their protocol. ``table_processes``
 the processors to clients; ``reader`` with ``block_cache`` reads entries back.
 
 A worker answers a failed request with the error. When a worker dies, its requests fail, and the
-next request starts another.
+next request starts another, after a pause if such requests ended workers before (``restarts``).
 """

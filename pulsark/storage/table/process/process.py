@@ -18,6 +18,7 @@ from pulsark.storage.table.files.record import DataFile, SealedLedger, TableReco
 from pulsark.storage.table.log.log_content import LogContent
 from pulsark.storage.table.log.log_repair import LogRepair
 from pulsark.storage.table.process import pipe
+from pulsark.storage.table.process.restarts import Restarts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -26,9 +27,6 @@ log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 30.0
 """Time without work after which a process ends; the next request starts another one."""
-
-RESTART_SECONDS_MAX = 10.0
-"""The longest pause before a process is started anew, after some in a row that answered nothing."""
 
 REPLY_SECONDS = 120.0
 """Time to answer, or to take more entries, after which a process is killed."""
@@ -73,10 +71,7 @@ class TableProcess:
         self._asking: asyncio.Task[Reply] | None = None
         """The request that is read to its end; holds ``_reads``."""
         self._idle: asyncio.TimerHandle | None = None
-        self._in_vain = 0
-        """Processes in a row that ended without an answer."""
-        self._rests_until = 0.0
-        """After those, no process is started before this time of the loop."""
+        self._restarts = Restarts(_now)
         self._closed = asyncio.Event()
 
     async def seal(
@@ -128,7 +123,7 @@ class TableProcess:
             "last": last,
             "maxBytes": max_bytes,
         }
-        document, entries = await self._read_to_its_end(request)
+        document, entries = await self._read_to_its_end(request, "".join(directories[:1]))
         _checked(document)
         return entries
 
@@ -210,14 +205,20 @@ class TableProcess:
         if self._asking is not None:
             await asyncio.wait([self._asking])
 
-    async def _read_to_its_end(self, request: dict[str, Any]) -> Reply:
+    async def _read_to_its_end(self, request: dict[str, Any], table: str = "") -> Reply:
         """The reply to a request that changes nothing.
 
         A caller that is cancelled leaves, and the reply is dropped. If the process were killed
         then, a client that hangs up again and again would let all others wait for its next start.
         """
         await self._reads.acquire()
-        self._asking = asyncio.get_running_loop().create_task(self._exchange(request))
+        while self._restarts.due(table) > _now():  # those who read other tables go first
+            self._reads.release()
+            await self._rested(table)
+            await self._reads.acquire()
+        self._asking = asyncio.get_running_loop().create_task(
+            self._exchange(request, subject=table)
+        )
         self._asking.add_done_callback(self._was_asked)
         return await asyncio.shield(self._asking)
 
@@ -228,10 +229,13 @@ class TableProcess:
             asking.exception()  # the caller has it, unless it left
 
     async def _exchange(
-        self, request: dict[str, Any], entries: AsyncIterator[Piece] | None = None
+        self,
+        request: dict[str, Any],
+        entries: AsyncIterator[Piece] | None = None,
+        subject: str = "",
     ) -> Reply:
         """Send a request, and the entries that belong to it; returns the reply."""
-        async with self._serving() as process:
+        async with self._serving(subject) as process:
             seconds = REPLY_SECONDS
             await _send(process, pipe.encode(request), seconds)
             if entries is not None:
@@ -243,16 +247,16 @@ class TableProcess:
             return await _reply(process, seconds)
 
     @contextlib.asynccontextmanager
-    async def _serving(self) -> AsyncIterator[Process]:
+    async def _serving(self, subject: str) -> AsyncIterator[Process]:
         """A process that waits for a request; killed if the exchange does not come to its end."""
         async with self._busy:
             if self._idle is not None:
                 self._idle.cancel()
-            process = await self._started()
+            process = await self._started(subject)
             try:
                 yield process
             except (OSError, EOFError, TimeoutError) as e:
-                self._ended_in_vain()
+                self._restarts.failed(subject)
                 self._kill()
                 raise ProcessEndedError(f"the table process ended: {e!r}") from None
             except BaseException:
@@ -260,14 +264,14 @@ class TableProcess:
                 # leaves a reply that no caller expects. An error that is a reply is none here.
                 self._kill()
                 raise
-            self._in_vain = 0
+            self._restarts.answered(subject)
             self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._kill)
 
-    async def _started(self) -> Process:
+    async def _started(self, subject: str) -> Process:
         self._check_open()
         process = self._process
         if process is None or process.returncode is not None:
-            await self._rested()
+            await self._rested(subject)
             try:
                 _check_descriptors()
                 process = self._process = await asyncio.create_subprocess_exec(
@@ -290,20 +294,14 @@ class TableProcess:
         if self._closed.is_set():
             raise StorageError("the broker is closing")
 
-    def _ended_in_vain(self) -> None:
-        """The second one in a row, and those after it, make the next start wait."""
-        pause = min(self._in_vain, RESTART_SECONDS_MAX)
-        self._in_vain += 1
-        self._rests_until = asyncio.get_running_loop().time() + pause
-
-    async def _rested(self) -> None:
-        """Return once a process may be started: each start takes most of a second of a processor.
+    async def _rested(self, subject: str) -> None:
+        """Return once a process may be started.
 
         The time counts whoever waits, so that one who does not wait for all of it is of use.
         """
-        if self._rests_until > asyncio.get_running_loop().time():
+        if (due := self._restarts.due(subject)) > _now():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(self._rests_until):
+                async with asyncio.timeout_at(due):
                     await self._closed.wait()
             self._check_open()
 
@@ -315,6 +313,10 @@ class TableProcess:
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _check_descriptors() -> None:

@@ -15,13 +15,14 @@ import pytest
 import uvloop
 
 from pulsark.errors import ProcessEndedError, StorageError
+from pulsark.storage.table.files.record import SealedLedger
 from pulsark.storage.table.process import pipe
 from pulsark.storage.table.process.process import (
     REPLY_SECONDS,
-    RESTART_SECONDS_MAX,
     Entries,
     TableProcess,
 )
+from pulsark.storage.table.process.restarts import PAUSE_SECONDS_MAX
 from tests.sim.simulation import Simulation
 
 
@@ -120,7 +121,7 @@ def test_processes_that_cannot_start_are_started_less_and_less_often(
 def test_who_asks_long_afterwards_waits_for_nothing(run: Callable[..., None]) -> None:
     async def scenario(process: TableProcess, machine: Machine) -> None:
         await machine.fail(process, 15)
-        await asyncio.sleep(RESTART_SECONDS_MAX - 2)
+        await asyncio.sleep(PAUSE_SECONDS_MAX - 2)
         begun = now()
         await process.begin()
         assert now() - begun == pytest.approx(2)
@@ -136,6 +137,52 @@ def test_who_waits_for_less_than_a_pause_comes_to_its_end_too(run: Callable[...,
                 await asyncio.wait_for(sealed(process), 4)
             assert now() - machine.starts[-1] == pytest.approx(waited)
         await asyncio.wait_for(sealed(process), 4)
+
+    run(scenario)
+
+
+async def read(process: TableProcess, table: str) -> None:
+    await process.read([f"/root/{table}"], SealedLedger(1, -1), 0, 0, 1)
+
+
+async def broken(process: TableProcess, machine: Machine, table: str, times: int) -> None:
+    """Reads of a table each of which ends a process."""
+    for _ in range(times):
+        machine.dead = True
+        process._kill()
+        with pytest.raises(ProcessEndedError):
+            await read(process, table)
+        machine.dead = False
+
+
+def test_who_reads_another_table_than_one_that_ends_processes_waits_for_nothing(
+    run: Callable[..., None],
+) -> None:
+    async def scenario(process: TableProcess, machine: Machine) -> None:
+        await broken(process, machine, "bad", 15)
+        waiting = asyncio.create_task(read(process, "bad"))
+        await asyncio.sleep(0)
+        begun = now()
+        for _ in range(3):
+            await read(process, "good")
+        assert now() == begun
+        await broken(process, machine, "worse", 1)
+        await read(process, "good")
+        assert now() == begun
+        await waiting
+        assert now() - begun == pytest.approx(PAUSE_SECONDS_MAX)
+        await read(process, "bad")
+        assert now() - begun == pytest.approx(PAUSE_SECONDS_MAX)
+
+    run(scenario)
+
+
+def test_all_wait_if_processes_end_whatever_is_read(run: Callable[..., None]) -> None:
+    async def scenario(process: TableProcess, machine: Machine) -> None:
+        for number in range(15):
+            await broken(process, machine, str(number), 1)
+        pauses = [after - before for before, after in pairwise(machine.starts)]
+        assert pauses == pytest.approx([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10, 10, 10])
 
     run(scenario)
 
