@@ -14,6 +14,7 @@ from pulsark.errors import (
     CrowdedTableError,
     LedgerFencedError,
     MetadataError,
+    MetadataRefusedError,
     NotAttachedError,
     OwnershipLostError,
     StorageError,
@@ -100,7 +101,7 @@ class OwnedTableRecord:
         except BaseException:  # a caller that is cancelled does not know either
             self._doubtful = True
             raise
-        self.record = record
+        self.record, self._doubtful = record, False  # no earlier attempt can be made any more
 
     async def settle(self) -> None:
         """Find out what became of a write whose outcome is unknown."""
@@ -128,19 +129,41 @@ class OwnedTableRecord:
     async def decide(self, record: TableRecord) -> bool:
         """Write the intent; whether it is there, which may take a while to find out.
 
-        An error that leaves this open is raised.
+        An error that leaves this open is raised. A write without an answer may still come after
+        the record was read, so it is repeated, not asked for: all attempts expect one version, so
+        one of them is made at most, however late.
         """
+        attempts_left = DOUBT_ATTEMPTS
+        while True:
+            try:
+                await self.save(record)
+            except LedgerFencedError:
+                if attempts_left in (DOUBT_ATTEMPTS, 0):
+                    raise
+                if await self._has_become(record):
+                    return True
+            except MetadataError as error:
+                if attempts_left == DOUBT_ATTEMPTS and isinstance(error, MetadataRefusedError):
+                    return False
+                if not attempts_left:
+                    raise
+            else:
+                return True
+            attempts_left -= 1
+            await asyncio.sleep(DOUBT_SECONDS)
+
+    async def _has_become(self, record: TableRecord) -> bool:
+        """Whether an earlier attempt to save a record was made; ``LedgerFencedError`` if another
+        owner has written. False: what was read is older than that."""
         try:
-            await self.save(record)
+            found = await self._metadata.get(self.path)
         except MetadataError:
-            for _ in range(DOUBT_ATTEMPTS):
-                await asyncio.sleep(DOUBT_SECONDS)
-                try:
-                    await self._reload()
-                except MetadataError:
-                    continue
-                return self.record == record
-            raise
+            return False
+        if found is not None and found.version == self._version:
+            return False
+        if found is None or found.version != self._version + 1 or found.value != record.encode():
+            raise self._fenced()
+        self.record, self._version, self._doubtful = record, found.version, False
         return True
 
     async def note(self, found: OthersCommit) -> None:
