@@ -66,8 +66,9 @@ def _check_roots(settings: Settings) -> None:
     for root in settings.tableRoots:
         if "://" in root and _object_store.fullmatch(root) is None:
             raise ConfigError(
-                f"tableRoots={root}: give a directory, or s3://BUCKET/PREFIX with letters, digits "
-                "and _ . = - in PREFIX, and no credentials"
+                f"tableRoots={root}: give a directory, or s3://BUCKET/PREFIX with 3 to 63 small "
+                "letters, digits and . - in BUCKET, letters, digits and _ . = - in PREFIX, "
+                "and no credentials"
             )
     roots = [root.rstrip("/") for root in settings.tableRoots]
     if len(set(roots)) < len(roots):
