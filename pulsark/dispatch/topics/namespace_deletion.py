@@ -64,6 +64,11 @@ class NamespaceDeletion:
                 await self._resources.namespaces.begin_delete(name)
                 if await self._decide(name):
                     return
+        if force:
+            raise InUseError(
+                f"Clients made topics of {name} again while they were deleted. Stop them, or "
+                "switch autoTopicCreation of the namespace off, and try again"
+            )
         raise InUseError("Cannot delete a namespace that has topics")
 
     async def settle(self, tenant: str) -> None:
