@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -54,11 +55,16 @@ class RunDirectory:
         """Mark this process as a supervisor's child until it ends. Never waits."""
         fcntl.flock(self._living, fcntl.LOCK_SH)
 
-    def is_deserted(self) -> bool:
-        """Whether all children of an earlier supervisor have ended."""
+    def clear(self) -> bool:
+        """Remove the sockets of children that were killed; nothing, and ``False``, if any lives."""
         try:
             fcntl.flock(self._living, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        fcntl.flock(self._living, fcntl.LOCK_UN)
+        try:
+            for found in os.scandir(self._descriptor):
+                if stat.S_ISSOCK(found.stat(follow_symlinks=False).st_mode):
+                    os.unlink(found.name, dir_fd=self._descriptor)
+        finally:
+            fcntl.flock(self._living, fcntl.LOCK_UN)
         return True

@@ -138,14 +138,14 @@ class Supervisor:
     async def _wait_for_children_of_others(self) -> None:
         run = RunDirectory(self._data)
         try:
-            if run.is_deserted():
+            if run.clear():
                 return
             log.warning(
                 "dataDir %s: waiting for processes of a dead supervisor to stop", self._data.path
             )
             for _ in range(_DESERTED_LOOKS):
                 await asyncio.sleep(_DESERTED_LOOK_SECONDS)
-                if run.is_deserted():
+                if run.clear():
                     return
             raise ConfigError(
                 f"dataDir: {self._data.path} is still in use by child processes of a supervisor "
