@@ -25,6 +25,7 @@ from pulsark.metadata.history import NONCE_BITS
 from pulsark.metadata.session import Session
 from pulsark.metadata.single_writes import SingleWrites
 from pulsark.metadata.sqlite_file import (
+    cannot_open,
     connect,
     empty_log,
     open_file,
@@ -133,13 +134,15 @@ class SqliteMetadataStore(SingleWrites):
         except BaseException as e:
             worker.close()
             if isinstance(e, sqlite3.Error):
-                raise MetadataError(f"cannot open the metadata store {path}: {e}") from e
+                raise cannot_open(path, e) from e
             raise
         try:
             return cls(connect(path), writer, worker, runtime, timeout_seconds)
-        except BaseException:
+        except BaseException as e:
             await run_in_worker(worker, writer.close)
             worker.close()
+            if isinstance(e, sqlite3.Error):
+                raise cannot_open(path, e) from e
             raise
 
     @property

@@ -6,6 +6,7 @@ deletion. Opening such a file upgrades it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from pulsark.errors import MetadataError
 from pulsark.limits import METADATA_CHECK_SECONDS, METADATA_WAL_CHECK_BYTES_MAX
 from pulsark.metadata.history import History, StoreStart
 from pulsark.metadata.wal import first_loss
+from pulsark.runtime import OsDisk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,6 +56,12 @@ WHAT_TO_DO = (
     "pulsark doctor --data-dir DIR tells what is damaged"
 )
 
+_OUT_OF_REACH = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY)
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+_ROOM_BYTES = 1 << 20
+"""With less than this, a start may fail because there is no room."""
+
 _crc32c = google_crc32c.value
 
 
@@ -90,9 +98,29 @@ def open_file(path: str, identity: str, clock: Clock, *, accept_loss: bool) -> s
         if connection is not None:
             connection.close()
         if isinstance(e, sqlite3.Error):
-            raise MetadataError(f"cannot open the metadata store {path}: {e}. {WHAT_TO_DO}") from e
+            raise cannot_open(path, e) from e
         raise
     return connection
+
+
+def cannot_open(path: str, error: sqlite3.Error | OSError) -> MetadataError:
+    """With what to do about it."""
+    problem = f"cannot open the metadata store {path}: {error}"
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL or (code not in _DAMAGED and _is_full(path)):
+        return MetadataError(f"{problem}. Its disk is full: make room, and start again")
+    if code in _OUT_OF_REACH:
+        hint = "this user may read and write it, and the process may open more files (ulimit -n)"
+        return MetadataError(f"{problem}. Check that {hint}")
+    if isinstance(error, OSError):
+        return MetadataError(problem)
+    return MetadataError(f"{problem}. {WHAT_TO_DO}")
+
+
+def _is_full(path: str) -> bool:
+    with contextlib.suppress(OSError):
+        return OsDisk().space(os.path.dirname(path) or ".")[0] < _ROOM_BYTES
+    return False
 
 
 def empty_log(connection: sqlite3.Connection) -> None:
@@ -164,7 +192,8 @@ def _prepare(connection: sqlite3.Connection, path: str, identity: str) -> None:
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # SQLite may have ended it
+            connection.execute("ROLLBACK")
         raise
 
 

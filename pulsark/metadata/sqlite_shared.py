@@ -16,12 +16,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pulsark.errors import MetadataError, MetadataRefusedError
+from pulsark.errors import MetadataRefusedError
 from pulsark.metadata.changes import Check
 from pulsark.metadata.history import NONCE_BITS
 from pulsark.metadata.session import SIGNS_A_DEADLINE, Session
 from pulsark.metadata.sqlite import DEFAULT_TIMEOUT_SECONDS, SqliteMetadataStore
-from pulsark.metadata.sqlite_file import connect, read_history
+from pulsark.metadata.sqlite_file import cannot_open, connect, read_history
 from pulsark.metadata.sqlite_sessions import (
     Joined,
     changes_after,
@@ -99,12 +99,12 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
             joined = await run_in_worker(
                 worker, lambda: join(path, identity, nonce, runtime.clock, session_seconds)
             )
+            return cls(path, joined, worker, runtime, timeout_seconds, session_seconds)
         except BaseException as e:
             worker.close()
             if isinstance(e, (sqlite3.Error, OSError)):
-                raise MetadataError(f"cannot open the metadata store {path}: {e}") from e
+                raise cannot_open(path, e) from e
             raise
-        return cls(path, joined, worker, runtime, timeout_seconds, session_seconds)
 
     @property
     def mark(self) -> int:
