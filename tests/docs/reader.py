@@ -17,11 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.docs.snippets import Snippet, shell_commands
+from tests.docs.snippets import ROOT, Snippet, shell_commands
 from tests.support.s3_server import S3Server
 from tests.support.standalone import Standalone
 
-ROOT = Path(__file__).parents[2]
 COMMAND_SECONDS = 180
 """A session over Spark Connect, which starts two JVMs, takes two minutes on a busy machine."""
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.M))

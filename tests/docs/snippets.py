@@ -6,10 +6,20 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 _FENCE = re.compile(r"^(\s*)```(.*)$")
 _NOT_RUN = re.compile(r"^<!-- not run: (.+\S) -->$")
 _SPAN = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+ROOT = Path(__file__).parents[2]
+TOP = [ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG")]
+DOCUMENTS = [*TOP, *sorted((ROOT / "docs").rglob("*.md"))]
+
+each_document = pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix()
+)
 
 
 class Snippet(NamedTuple):
