@@ -59,6 +59,13 @@ class JavaProcess:
                 start_new_session=True,  # Ctrl-C in a terminal is for those who started it
             )
 
+    def wait(self) -> int:
+        """Its exit code once it has ended by itself. Blocks."""
+        assert self._process is not None
+        code = self._process.wait()
+        self._process = None
+        return code
+
     def pause(self) -> None:
         """Stop the process without ending it, as a machine that hangs. Blocks until it stands."""
         if self._process is not None:

@@ -39,7 +39,7 @@ from pulsark.processes.kept_server import KeptServer
 from pulsark.processes.maven import class_path
 from pulsark.processes.until_signal import serve_until_signal
 from pulsark.processes.zookeeper_server import ZooKeeperServer
-from pulsark.runtime import OsDisk, lock_directory
+from pulsark.runtime import OsDisk, ThreadWorker, lock_directory, run_in_worker
 from pulsark.storage.backup.data_dir import Locks
 from pulsark.storage.bookkeeper.paths import CLUSTER
 
@@ -152,7 +152,10 @@ class LocalCluster:
         where = self._jars / LOCK.stem
         if not where.exists():
             self._tell(f"fetching Apache BookKeeper from Maven Central to {where}, once")
-        return await asyncio.to_thread(class_path, LOCK, self._jars)
+        worker = ThreadWorker("jars")  # who stops meanwhile does not wait for it
+        found = await run_in_worker(worker, partial(class_path, LOCK, self._jars))
+        worker.close()
+        return found
 
     async def _start_servers(self, jars: str) -> None:
         zookeeper = ZooKeeperServer(self._data / "zookeeper")

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 from pulsark.errors import ConfigError
-from pulsark.processes.java_process import java
+from pulsark.processes.java_process import JavaProcess, java
 from pulsark.runtime import holding
 
 REPOSITORY = "https://repo1.maven.org/maven2/"
@@ -108,12 +107,13 @@ def _fetch(name: str, coordinates: list[Coordinate], directory: Path, work: Path
     command = [java(), "-jar", str(_ivy_jar()), "-settings", str(settings), "-ivy", str(module)]
     print(f"fetching {len(coordinates)} jars of {name} from {REPOSITORY}", file=sys.stderr)
     said = work / f"{name}.log"
-    with said.open("w") as log:
-        done = subprocess.run(
-            [*command, "-retrieve", pattern], stdout=log, stderr=subprocess.STDOUT, check=False
-        )
+    said.unlink(missing_ok=True)
+    ivy = JavaProcess()
+    ivy.dies_with_us = True
+    ivy.start([*command, "-retrieve", pattern], said)
+    code = ivy.wait()
     missing = [c.file_name for c in coordinates if not (directory / c.file_name).exists()]
-    if done.returncode or missing:
+    if code or missing:
         raise ConfigError(
             f"could not fetch {len(missing)} of the {len(coordinates)} jars of {name}\n"
             f"  from {REPOSITORY}. They are needed once: is there a network, and does\n"
