@@ -109,9 +109,10 @@ class KeptLink(ABC, Generic[C]):
         pause = RETRY_SECONDS
         said = ""
         while True:
-            where = await self._found()
+            where = ""
             channel = self._made(self._lost)
             try:
+                where = await self._found()
                 async with asyncio.timeout(self._connect_seconds):
                     await self._connect(channel)
                 if channel.error is not None:

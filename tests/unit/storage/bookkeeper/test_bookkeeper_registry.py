@@ -171,6 +171,29 @@ def test_a_defect_while_bookies_are_listed_is_told_and_tried_again(
     run(scenario)
 
 
+def test_a_defect_while_a_bookie_is_looked_for_is_told_and_tried_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(world: World) -> None:
+        get, calls = world.server.get, 0
+
+        async def fails(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                raise AttributeError("a defect")
+            return await get(*arguments)
+
+        monkeypatch.setattr(world.server, "get", fails)
+        async with world.registry() as registry:
+            for bookie in registry.values():
+                await bookie.ready()
+        (told,) = (each for each in caplog.records if "a defect" in each.getMessage())
+        assert told.exc_info
+
+    run(scenario)
+
+
 @pytest.mark.feature("F71")
 def test_bookies_come_and_go() -> None:
     async def scenario(world: World) -> None:
