@@ -357,6 +357,7 @@ class Broker:
         self.urls = urls
         self.lookup.hands_over = shared is not None
         self.ownership.announce(urls)
+        self.topics.damage.of_cluster = of_cluster
         if not of_cluster:
             await self.resources.initialize(
                 self.settings.clusterName,

@@ -69,7 +69,7 @@ class Topics:
         """Persistent topics, loaded or on their way."""
         self._names = NamesByBundle()
         """Of those."""
-        self._damage = DamageReports(clock)
+        self.damage = DamageReports(clock)
         self._visited: set[str] = set()
         """Topics that are loaded for a visit only."""
         self._leaving: dict[str, asyncio.Task[None]] = {}
@@ -130,7 +130,7 @@ class Topics:
         try:
             return await self._load(name, create=create, served=True, seen=seen)
         except PulsarkError as error:
-            self._damage.say(name, error)
+            self.damage.say(name, error)
             raise
 
     async def load_to_delete(self, name: TopicName) -> Topic:
@@ -236,7 +236,7 @@ class Topics:
         if (task.cancelled() or error is not None) and self._loading.get(key) is task:
             self._drop(name)
         if error is not None:
-            self._damage.say(name, error)
+            self.damage.say(name, error)
 
     # -- unloading ---
 
