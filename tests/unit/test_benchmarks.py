@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import three_copies
 from benchmarks.brokers import Pulsark, alone
 from benchmarks.goals import add_check, add_scenarios
 
@@ -84,3 +85,10 @@ def test_nothing_of_another_broker_runs_while_one_is_measured(two: list[_Running
         assert other.states() == ["T", "T"]
         assert "T" not in measured.states()
     assert "T" not in other.states()
+
+
+@pytest.mark.parametrize("way", three_copies.WAYS)
+def test_a_relay_sends_three_whole_copies(way: str) -> None:
+    relay, receiver = three_copies.measure(way, 5000, 3 * three_copies.RING_ENTRIES)
+    assert relay > 0
+    assert receiver > 0
