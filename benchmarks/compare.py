@@ -210,7 +210,7 @@ class Comparison:
         extra = {"subscription": f"s{round_number}"} if scenario.subscription else {}
         where = broker.tls_options if scenario.tls else {"url": broker.url}
         with alone(broker, self._brokers):
-            meter = Meter(broker.pids, self._load.pid, broker.home)
+            meter = Meter(broker.pids, self._load.pid, broker.home, self._bookies)
             before = self._seconds(broker)
             answer = self._load.call(scenario.command, topic=topic, **where, **options, **extra)
             usage = meter.read()
@@ -219,11 +219,14 @@ class Comparison:
 
     def _seconds(self, broker: Broker) -> dict[str, float]:
         """Processor time so far of a side's brokers, and of the bookies that both sides share."""
-        bookies = [] if self._servers is None else self._servers.bookie_pids
         return {
             "broker_seconds": processors_seconds(broker.pids),
-            "bookie_seconds": processors_seconds(bookies),
+            "bookie_seconds": processors_seconds(self._bookies),
         }
+
+    @property
+    def _bookies(self) -> list[int]:
+        return [] if self._servers is None else self._servers.bookie_pids
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -49,11 +49,14 @@ class Usage:
 class Meter:
     """Samples ``/proc`` when created; ``read`` gives the usage since then.
 
-    ``brokers`` are the processes of one side, of which the shares are those of all together.
+    ``brokers`` are the processes of one side, of which the shares are those of all together;
+    ``servers`` are those that both sides use, which are no ``others``.
     """
 
-    def __init__(self, brokers: Sequence[int], client: int, data: Path) -> None:
-        self._sides = (tuple(brokers), (client,))
+    def __init__(
+        self, brokers: Sequence[int], client: int, data: Path, servers: Sequence[int] = ()
+    ) -> None:
+        self._sides = (tuple(brokers), (client,), tuple(servers))
         self._device = _device_of(data)
         self._start = time.monotonic()
         self._threads = [_threads_of(pids) for pids in self._sides]
@@ -69,7 +72,7 @@ class Meter:
             shares += [sum(spent) / elapsed, max(spent, default=0.0) / elapsed]
         idle = (_idle_seconds() - self._idle) / elapsed
         disk = (_disk_seconds(self._device) - self._disk) / elapsed
-        others = max(0.0, (os.cpu_count() or 1) - idle - shares[0] - shares[2])
+        others = max(0.0, (os.cpu_count() or 1) - idle - shares[0] - shares[2] - shares[4])
         return Usage(shares[0], shares[1], shares[2], shares[3], idle, others, disk)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import three_copies
+from benchmarks import three_copies, usage
 from benchmarks.brokers import Pulsark, alone
 from benchmarks.goals import add_check, add_scenarios
 
@@ -92,3 +92,19 @@ def test_a_relay_sends_three_whole_copies(way: str) -> None:
     relay, receiver = three_copies.measure(way, 5000, 3 * three_copies.RING_ENTRIES)
     assert relay > 0
     assert receiver > 0
+
+
+def test_servers_that_both_sides_use_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two cores, for 10 s: the broker takes 4 s, the client 2, a bookie 5, something else 1."""
+    taken = {1: 4.0, 2: 2.0, 3: 5.0}
+    now = 0.0
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(usage.time, "monotonic", lambda: now)
+    monkeypatch.setattr(usage, "_idle_seconds", lambda: 0.8 * now)
+    monkeypatch.setattr(usage, "_disk_seconds", lambda device: 0.0)
+    monkeypatch.setattr(usage, "_thread_seconds", lambda pid: {str(pid): taken[pid] * now / 10.0})
+    meter = usage.Meter([1], 2, Path(), [3])
+    now = 10.0
+    found = meter.read()
+    assert (found.broker, found.client, found.idle) == pytest.approx((0.4, 0.2, 0.8))
+    assert found.others == pytest.approx(0.1)
