@@ -357,7 +357,6 @@ class Broker:
         self.urls = urls
         self.lookup.hands_over = shared is not None
         self.ownership.announce(urls)
-        self.topics.damage.of_cluster = of_cluster
         if not of_cluster:
             await self.resources.initialize(
                 self.settings.clusterName,

@@ -163,6 +163,7 @@ class ServedBroker:
         garbage = Garbage(broker.clock, load, resident_bytes, collect)
         garbage.start()
         self._cleanup.callback(garbage.close)
+        broker.topics.damage.of_cluster = self._of_cluster
         await broker.start(
             urls,
             None if self._shared is None else self._shared.urls,
