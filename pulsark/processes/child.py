@@ -115,8 +115,6 @@ class ProcessLife:
 
 def main() -> None:
     """Carry out the supervisor's duty; exit with 1 if that fails."""
-    # A terminal sends SIGINT to all processes: the supervisor decides when this one stops.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     keep_descriptors()
     channel = _channel()
     duty = Duty.decode(_line(channel))
@@ -184,7 +182,3 @@ def _line(channel: socket.socket) -> bytes:
             sys.exit(1)
         found += more
     return found
-
-
-if __name__ == "__main__":
-    main()

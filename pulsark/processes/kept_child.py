@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PROGRAM: Final = (sys.executable, "-m", "pulsark.processes.child")
+PROGRAM: Final = (
+    sys.executable,
+    "-c",
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    "from pulsark.processes.child import main; main()",
+)
+"""A terminal sends SIGINT to all processes, also to one that is loading its modules: the supervisor
+decides when a child stops."""
 
 PAUSE_SECONDS: Final = 0.1
 PAUSE_SECONDS_MAX: Final = 10.0

@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+PROGRAM: Final = (
+    sys.executable,
+    "-c",
+    "import os; os.setpgid(0, 0)\nfrom pulsark.storage.table.process.worker import main; main()",
+)
+"""Its own process group: an interrupt of the terminal is for the broker to handle, also while this
+process loads its modules. Not its own session: Linux shares the processors among sessions first,
+whatever is nice or idle in them."""
+
 IDLE_SECONDS = 30.0
 """Time without work after which a process ends; the next request starts another one."""
 
@@ -275,7 +284,7 @@ class TableProcess:
             try:
                 _check_descriptors()
                 process = self._process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "pulsark.storage.table.process.worker", self.priority,
+                    *PROGRAM, self.priority,
                     stdin=PIPE, stdout=PIPE,
                     env={
                         **os.environ,

@@ -1,9 +1,7 @@
 """The table process: seals and reads for a broker, which has neither pyarrow nor the time.
 
-    python -m pulsark.storage.table.process.worker patient|normal|urgent
-
-Requests come on standard input and are answered on standard output, one after the other, as
-``messages`` says. It ends when its input does.
+Its argument is its priority. Requests come on standard input and are answered on standard output,
+one after the other, as ``pipe`` says. It ends when its input does.
 """
 
 from __future__ import annotations
@@ -240,9 +238,6 @@ def main() -> None:
         level=logging.WARNING,
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
     )
-    # Its own process group: an interrupt of the terminal is for the broker to handle. Not its own
-    # session: Linux shares the processors among sessions first, whatever is nice or idle in them.
-    os.setpgid(0, 0)
     take_place(sys.argv[1])
     replies = sys.stdout.buffer
     sys.stdout = sys.stderr
@@ -254,7 +249,3 @@ def main() -> None:
             replies.flush()
         except BrokenPipeError:
             return
-
-
-if __name__ == "__main__":
-    main()
