@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from pulsark import __version__
 from pulsark.config.addresses import asks_for_login, check_access
-from pulsark.errors import ConfigError
+from pulsark.errors import ConfigError, MetadataError
 from pulsark.metadata.initialisation import check_initialized
 from pulsark.processes.access import warn_of_access
 from pulsark.processes.bookkeeper_storage import open_bookkeeper
 from pulsark.processes.joined_metadata import join_metadata, live_by
+from pulsark.processes.known_hosts import check_hosts
 from pulsark.processes.loop_watch import LoopWatch
 from pulsark.processes.own_disks import open_roots
 from pulsark.processes.served_broker import ServedBroker, Stored
@@ -52,7 +53,11 @@ class ClusterBroker:
         _check(settings)
         check_access(settings.bindAddress, insecure=settings.insecure or asks_for_login(settings))
         warn_of_access(settings)
-        metadata = await join_metadata(settings, "", runtime, create=False)
+        try:
+            metadata = await join_metadata(settings, "", runtime, create=False)
+        except MetadataError:
+            await check_hosts(settings, lambda place: None)  # which says more, if that is why
+            raise
         live_by(metadata, cleanup, self._failed)
         watch = LoopWatch(metadata.session.timeout_seconds)
         watch.start()
