@@ -178,7 +178,14 @@ class _Commissioner:
                 await run_in_worker(self._worker, partial(_mark, files, root, root_id))
             await run_in_worker(self._worker, partial(check_root, files, root, {root: root_id}))
         except (OSError, StorageError) as e:
-            log.error("%s: %s", root, e)
+            if isinstance(e, StorageError):
+                log.error("%s", e)
+            else:
+                log.error(
+                    "storage root %s cannot be used: %s. Nothing is sealed to it until it can, and "
+                    "the broker is started again",
+                    root, e,
+                )  # fmt: skip
             return root_id
         if begins:
             await self._metadata.put(path, _encoded(root_id, in_service=True), version)

@@ -385,6 +385,21 @@ def test_a_store_that_lets_nobody_in_is_refused_with_what_to_do(
         sim.run(main())
 
 
+def test_a_root_that_cannot_be_made_is_named_with_what_becomes_of_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class NotMade(SimDisk):
+        def make_dirs(self, path: str) -> None:
+            raise OSError(errno.EROFS, "Read-only file system", path)
+
+    with Simulation() as sim:
+        disk = NotMade()
+        sim.run(commission(["/a"], MemoryMetadataStore(), sim.runtime(disk)))
+    (line,) = caplog.messages
+    for part in ("storage root /a", "Read-only file system", "Nothing is sealed", "started again"):
+        assert part in line
+
+
 def test_another_store_s_root_is_refused_at_each_start_until_it_is_adopted() -> None:
     with Simulation() as sim:
 
