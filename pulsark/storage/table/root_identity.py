@@ -199,7 +199,8 @@ def _mark(files: RootFiles, root: str, root_id: str) -> None:
     try:
         files.write_new(path, marker)
         if in_object_store(root):  # some do not know what If-None-Match means, and write
-            files.write_new(path, marker)
+            # Other bytes: of a put whose answer is lost, what stands there tells what it did.
+            files.write_new(path, marker + b"\n")
             files.remove(path)
             raise RefusedRootError(
                 f"storage root {root} is refused: its object store writes a new object in place of "

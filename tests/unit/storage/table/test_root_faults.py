@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -381,6 +382,32 @@ def test_a_store_that_lets_nobody_in_is_refused_with_what_to_do(
             with pytest.raises(RefusedRootError) as error:
                 roots.check(files, root)
             return str(error.value)
+
+        sim.run(main())
+
+
+class Unheard(SimDisk):
+    """An object store of which no answer to a put arrives: what stands there afterwards tells what
+    became of it."""
+
+    def write_new(self, path: str, data: bytes) -> None:
+        with contextlib.suppress(FileExistsError):
+            super().write_new(path, data)
+        file = self.open(path)
+        if file.read(0, 4096) != data:
+            raise FileExistsError(path)
+
+
+def test_a_store_whose_answers_are_lost_is_not_taken_for_one_that_overwrites() -> None:
+    root = "s3://bucket/tables"
+    with Simulation() as sim:
+
+        async def main() -> None:
+            files = Unheard()
+            files.make_dirs(root)
+            metadata = MemoryMetadataStore()
+            roots = await commission([root], metadata, sim.runtime(SimDisk()), files=files)
+            roots.check(files, root)
 
         sim.run(main())
 
