@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pulsark.limits import TOPICS_PER_TURN_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -52,3 +52,14 @@ async def answers_in_turns(
         answers = await asyncio.gather(*map(ask, some))
         for pair in zip(some, answers, strict=True):
             yield pair
+
+
+async def for_each(things: Collection[T], do: Callable[[T], Awaitable[None]], at_once: int) -> None:
+    """Do something with each of them, with so many beside each other."""
+    waiting = iter(things)
+
+    async def some() -> None:
+        for thing in waiting:
+            await do(thing)
+
+    await asyncio.gather(*(some() for _ in range(min(at_once, len(things)))))

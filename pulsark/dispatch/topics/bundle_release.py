@@ -20,16 +20,16 @@ import logging
 import sys
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from pulsark.dispatch.loop.turns import in_turns
+from pulsark.dispatch.loop.turns import for_each, in_turns
 from pulsark.dispatch.model.moving import Moving
 from pulsark.dispatch.topics.bundles import Covered, namespace_of
 from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.tasks import heard, unattended
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from pulsark.dispatch.brokers.counts import Reason
     from pulsark.dispatch.brokers.owners import BundleOwners
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
     Last = Callable[[CursorLog | None], Awaitable[ServiceUrls | None]]
 
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +141,7 @@ class BundleRelease:
             if isinstance(found, Exception):
                 log.warning("bundle %s is given up with the session only: %s", bundle, found)
 
-        await _for_each(self._ownership.owned(), give_up, BUNDLES_AT_ONCE)
+        await for_each(self._ownership.owned(), give_up, BUNDLES_AT_ONCE)
 
     async def settled(self) -> None:
         """Return once nothing is under way."""
@@ -227,8 +226,8 @@ class BundleRelease:
 
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSING_SECONDS):
-                await _for_each(names, partial(orderly, look), AT_ONCE)
-                await _for_each(list(appended), partial(orderly, rest), AT_ONCE)
+                await for_each(names, partial(orderly, look), AT_ONCE)
+                await for_each(list(appended), partial(orderly, rest), AT_ONCE)
         return appended
 
     async def _close_all(
@@ -246,7 +245,7 @@ class BundleRelease:
         names.sort(key=is_busy)
         try:
             async with asyncio.timeout(CLOSING_SECONDS):
-                await _for_each(names, partial(self._close, moving), WAITED_FOR_AT_ONCE)
+                await for_each(names, partial(self._close, moving), WAITED_FOR_AT_ONCE)
                 cursors = await self._cursor_logs.close_of(bundle)
         except TimeoutError:
             log.warning("bundle %s: its topics are not closed in time; it goes anyway", bundle)
@@ -302,18 +301,5 @@ class BundleRelease:
                 log.info("bundle %s: not closed in order: %s", bundle, found)
 
         await asyncio.gather(
-            close(self._cursor_logs.abandon(bundle)), _for_each(closings, close, AT_ONCE)
+            close(self._cursor_logs.abandon(bundle)), for_each(closings, close, AT_ONCE)
         )
-
-
-async def _for_each(
-    things: Collection[T], do: Callable[[T], Awaitable[None]], at_once: int
-) -> None:
-    """Do something with each of them, with so many beside each other."""
-    waiting = iter(things)
-
-    async def some() -> None:
-        for thing in waiting:
-            await do(thing)
-
-    await asyncio.gather(*(some() for _ in range(min(at_once, len(things)))))

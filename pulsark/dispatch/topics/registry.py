@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
-from pulsark.dispatch.loop.turns import in_turns
+from pulsark.dispatch.loop.turns import for_each, in_turns
 from pulsark.dispatch.topics.damage import DamageReports
 from pulsark.dispatch.topics.names_by_bundle import NamesByBundle
 from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.metadata.paths import bundle_counted_at
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.model.interfaces import AnyTopic
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
+
+CLOSED_AT_ONCE = 100
+"""At the end of the broker. One after the other, very many would take minutes, and hours while the
+metadata store does not answer."""
 
 
 class Seen(NamedTuple):
@@ -339,15 +344,18 @@ class Topics:
         """Close all topics, those that are being loaded, too."""
         self.refuse_all()
         await asyncio.gather(*self._leaving.values(), return_exceptions=True)
-        for task in list(self._loading.values()):
-            await asyncio.wait([task])
-            if _has_loaded(task):
-                topic = task.result()
-                async with self.ending(topic.name):
-                    if not topic.closed:
-                        await topic.close()
+        await for_each(list(self._loading.values()), partial(_close, self.ending), CLOSED_AT_ONCE)
         self._loading.clear()
         self._names.clear()
+
+
+async def _close(ending: Callable[[TopicName], asyncio.Lock], loading: asyncio.Task[Topic]) -> None:
+    await asyncio.wait([loading])
+    if _has_loaded(loading):
+        topic = loading.result()
+        async with ending(topic.name):
+            if not topic.closed:
+                await topic.close()
 
 
 def _has_loaded(task: asyncio.Task[Topic]) -> bool:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from pulsark.dispatch.topic.topic import Topic
 from pulsark.dispatch.topics.damage import advice
+from pulsark.dispatch.topics.registry import CLOSED_AT_ONCE
 from pulsark.dispatch.topics.topic_making import NamespaceFullError
 from pulsark.errors import (
     ClientError,
@@ -166,6 +168,25 @@ async def test_an_unload_and_a_deletion_at_once_are_one_after_the_other(
         await asyncio.gather(begun, second)
         assert not await broker.broker.catalog.exists(NAME), lead
         await check_gone(broker, topic_id)
+
+
+@scenario()
+async def test_some_topics_are_closed_at_a_time_when_the_broker_stops(
+    broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = 3 * CLOSED_AT_ONCE
+    for each in range(number):
+        await Client(broker).produce(f"{TOPIC}-{each}", 1)
+    close = Topic.close
+
+    async def slow(topic: Topic) -> None:
+        await asyncio.sleep(1)
+        await close(topic)
+
+    monkeypatch.setattr(Topic, "close", slow)
+    begun = asyncio.get_running_loop().time()
+    await broker.broker.topics.close()
+    assert asyncio.get_running_loop().time() - begun == pytest.approx(3, abs=0.5)
 
 
 # -- making ----------------------------------------------------------------------------------------
