@@ -89,4 +89,9 @@ async def serve(
     the process again, which finds out what is on the disks.
     """
     make = partial(Standalone, settings, Runtime(), adopt=adopt)
-    await serve_until_signal(make, ready, failed_stop_seconds=FAILED_STOP_SECONDS)
+    await serve_until_signal(
+        make,
+        ready,
+        stop_seconds=settings.brokerShutdownTimeoutMs / 1000,
+        failed_stop_seconds=FAILED_STOP_SECONDS,
+    )

@@ -89,7 +89,6 @@ brokerInterceptorsDirectory=./interceptors
 brokerPublisherThrottlingTickTimeMillis=50
 brokerServiceCompactionPhaseOneLoopTimeInSeconds=30
 brokerServicePurgeInactiveFrequencyInSeconds=60
-brokerShutdownTimeoutMs=60000
 cacheEvictionByMarkDeletedPosition=false
 clientLibraryVersionCheckEnabled=false
 clusterMigrationAutoResourceCreation=true

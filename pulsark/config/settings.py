@@ -58,6 +58,13 @@ class Settings(PolicySettings):
         ge=1,
         own=True,
     )
+    brokerShutdownTimeoutMs: int = setting(
+        60_000,
+        "ms",
+        "How long a standalone, or a broker of a cluster, may take to stop in order. If it takes "
+        "longer it ends as if it were killed: what is confirmed stays, the next start recovers it",
+        ge=1,
+    )
     standalonePersistentOnlyBrokers: tuple[str, ...] = setting(
         (),
         "list",

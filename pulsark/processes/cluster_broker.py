@@ -80,7 +80,8 @@ class ClusterBroker:
 
 async def serve_broker(settings: Settings, ready: asyncio.Future[dict[str, Any]]) -> None:
     """Run a broker until SIGINT or SIGTERM. ``MetadataError`` if its session ended."""
-    await serve_until_signal(partial(ClusterBroker, settings, Runtime()), ready)
+    make = partial(ClusterBroker, settings, Runtime())
+    await serve_until_signal(make, ready, stop_seconds=settings.brokerShutdownTimeoutMs / 1000)
 
 
 def _check(settings: Settings) -> None:

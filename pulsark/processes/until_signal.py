@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +13,7 @@ from pulsark.errors import PulsarkError
 from pulsark.runtime import collect_rarely
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pulsark.processes.child import Process
 
@@ -22,10 +23,22 @@ FAILED_STOP_SECONDS: Final = 5.0
 """How long to try to stop in order after a failure: much of it may wait for what has failed."""
 
 
+def end_as_if_killed(seconds: float) -> None:
+    """What a stop waits for, as servers that are away, may never come. Storage survives a kill."""
+    log.error(
+        "not stopped within %g s (brokerShutdownTimeoutMs), so this process ends as if it were "
+        "killed: see what it logged last. Nothing confirmed is lost; the next start recovers it",
+        seconds,
+    )
+    logging.shutdown()
+    os._exit(1)
+
+
 async def serve_until_signal(
     make: Callable[[Callable[[PulsarkError], None]], Process],
     ready: asyncio.Future[dict[str, Any]],
     *,
+    stop_seconds: float | None = None,
     failed_stop_seconds: float | None = None,
 ) -> None:
     """Start, set ``ready`` to what was started, and stop in order at the end.
@@ -59,12 +72,23 @@ async def serve_until_signal(
             ready.set_result(info)
         await ended
     finally:
-        starting.cancel()
-        await asyncio.wait({starting})
-        failed = any(
-            each.done() and not each.cancelled() and each.exception() for each in (starting, ended)
-        )
-        end()  # from here on, a part that ends has not failed
-        with contextlib.suppress(*((TimeoutError, PulsarkError) if failed else ())):
-            async with asyncio.timeout(failed_stop_seconds if failed else None):
-                await process.stop()
+        with _no_longer_than(stop_seconds):
+            starting.cancel()
+            await asyncio.wait({starting})
+            failed = any(e.done() and not e.cancelled() and e.exception() for e in either)
+            end()  # from here on, a part that ends has not failed
+            with contextlib.suppress(*((TimeoutError, PulsarkError) if failed else ())):
+                async with asyncio.timeout(failed_stop_seconds if failed else None):
+                    await process.stop()
+
+
+@contextlib.contextmanager
+def _no_longer_than(seconds: float | None) -> Iterator[None]:
+    if seconds is None:
+        yield
+        return
+    limit = asyncio.get_running_loop().call_later(seconds, end_as_if_killed, seconds)
+    try:
+        yield
+    finally:
+        limit.cancel()

@@ -7,16 +7,12 @@ import pkgutil
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
-from pulsark.cli.app import app
-from pulsark.cli.broker import broker_parser, cluster_parser
-from pulsark.cli.standalone import parser as standalone_parser
 from tests.docs.reader import MAKE_TARGETS
 from tests.docs.snippets import ROOT, TOP, code_spans, each_document, links, snippets
+from tests.docs.usage import check_usage
 
 PLACES = (ROOT, ROOT / "pulsark", ROOT / "conf")
 """Where a file that a sentence names may be."""
@@ -47,29 +43,6 @@ def test_commands_in_sentences_exist(document: Path) -> None:
                 check_usage(span, arguments)
             case ["python", "-m", module, *_]:
                 assert importlib.util.find_spec(module) is not None, span
-
-
-SERVING = {
-    "standalone": standalone_parser,
-    "broker": broker_parser,
-    "cluster": cluster_parser,
-}
-"""Commands that read their options by themselves."""
-
-
-def check_usage(span: str, arguments: list[str]) -> None:
-    """Fail unless the subcommand and all its options are known."""
-    command: Any = typer.main.get_command(app)
-    while hasattr(command, "commands") and arguments and not arguments[0].startswith("-"):
-        name, *arguments = arguments
-        assert name in command.commands, span
-        command = command.commands[name]
-    if command.name in SERVING:
-        known = set(re.findall(r"--[\w-]+", SERVING[command.name]().format_help()))
-    else:
-        known = {option for parameter in command.params for option in parameter.opts}
-    used = {word.partition("=")[0] for word in arguments if word.startswith("-")}
-    assert used <= known | {"-h", "--help"}, span
 
 
 @pytest.mark.parametrize("document", TOP, ids=lambda path: path.name)

@@ -15,7 +15,7 @@ import yaml
 
 from pulsark import __version__
 from pulsark.config.sources import load_settings
-from tests.docs.test_documents import check_usage
+from tests.docs.usage import check_usage
 from tests.support.admin_api import AdminApi
 
 DEPLOY = Path(__file__).parents[3] / "deploy"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import Callable
@@ -42,7 +43,9 @@ class Process:
 class Served:
     """A process that is served by the loop."""
 
-    def __init__(self, failed_stop_seconds: float | None = None) -> None:
+    def __init__(
+        self, failed_stop_seconds: float | None = None, stop_seconds: float | None = None
+    ) -> None:
         self.ready: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         made: list[Process] = []
 
@@ -50,7 +53,12 @@ class Served:
             made.append(Process(failed))
             return made[0]
 
-        serving = serve_until_signal(make, self.ready, failed_stop_seconds=failed_stop_seconds)
+        serving = serve_until_signal(
+            make,
+            self.ready,
+            stop_seconds=stop_seconds,
+            failed_stop_seconds=failed_stop_seconds,
+        )
         self.task = asyncio.ensure_future(serving)
         self._made = made
 
@@ -120,3 +128,29 @@ def test_what_an_orderly_stop_meets_is_raised() -> None:
             await served.task
 
     asyncio.run(scenario())
+
+
+def test_a_stop_that_waits_for_others_in_vain_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    codes: list[int] = []
+
+    async def scenario() -> None:
+        ended = asyncio.Event()
+
+        def end(code: int) -> None:
+            codes.append(code)
+            ended.set()
+
+        monkeypatch.setattr(os, "_exit", end)
+        monkeypatch.setattr(logging, "shutdown", lambda: None)
+        served = Served(stop_seconds=0)
+        process = await served.begun()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await ended.wait()
+        process.may_stop.set()
+        await served.task
+
+    asyncio.run(scenario())
+    assert codes == [1]
+    assert "not stopped within 0 s (brokerShutdownTimeoutMs)" in caplog.text
