@@ -14,7 +14,7 @@ from pulsark.config.addresses import hosts_of
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.connection.server import Server
 from pulsark.dispatch.loop.garbage import Garbage
-from pulsark.dispatch.loop.load import LoopLoad
+from pulsark.dispatch.loop.load import LoopLoad, waited_seconds
 from pulsark.dispatch.loop.run_queue import RunQueue
 from pulsark.dispatch.loop.stalls import LoopStalls
 from pulsark.dispatch.model.service_urls import ServiceUrls
@@ -159,7 +159,7 @@ class ServedBroker:
         broker.loop_stalls = stalls = LoopStalls(broker.clock, broker.run_queue)
         stalls.start()
         self._cleanup.callback(stalls.close)
-        load = LoopLoad(broker.clock, time.thread_time)
+        load = LoopLoad(broker.clock, lambda: time.thread_time() + waited_seconds())
         garbage = Garbage(broker.clock, load, resident_bytes, collect)
         garbage.start()
         self._cleanup.callback(garbage.close)

@@ -24,6 +24,9 @@ GROWTH_BYTES = 256 << 20
 """Growth of memory since the last collection after which a quiet moment is used for one."""
 URGENT_GROWTH_BYTES = 1 << 30
 """From then on a busy moment will do."""
+PAUSE_SECONDS_MAX = 5.0
+"""What takes longer, by what the last collection took for each byte, is not begun: a process that
+stands still for 12 s is killed by its supervisor, and much of what makes it long is of use."""
 
 
 class Garbage:
@@ -41,6 +44,9 @@ class Garbage:
         self._resident_bytes = resident_bytes
         self._collect = collect
         self._before = resident_bytes()
+        self._seconds_per_byte = 0.0
+        """Of all memory that there was at the last collection."""
+        self._told = False
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -59,13 +65,27 @@ class Garbage:
         # What has become free is room for the same again.
         self._before = min(self._before, resident)
         grown = resident - self._before
-        if grown >= (URGENT_GROWTH_BYTES if busy else GROWTH_BYTES):
-            began = self._now()
-            self._collect()
-            self._before = self._resident_bytes()
-            log.info(
-                "memory had grown by %d MiB: collected garbage for %.0f ms, which freed %d MiB",
-                grown >> 20,
-                1000 * (self._now() - began),
-                max(0, resident - self._before) >> 20,
-            )
+        if grown < (URGENT_GROWTH_BYTES if busy else GROWTH_BYTES):
+            return
+        expected = self._seconds_per_byte * resident
+        if expected > PAUSE_SECONDS_MAX:
+            if not self._told:
+                log.warning(
+                    "memory has grown by %d MiB to %d MiB; to look for garbage would stop this "
+                    "broker for about %.0f s, so it does not. If memory grows without more topics "
+                    "or clients, restart it in a quiet hour",
+                    grown >> 20, resident >> 20, expected,
+                )  # fmt: skip
+            self._told = True
+            return
+        began = self._now()
+        self._collect()
+        seconds = self._now() - began
+        self._before = self._resident_bytes()
+        self._seconds_per_byte, self._told = seconds / resident, False
+        log.info(
+            "memory had grown by %d MiB: collected garbage for %.0f ms, which freed %d MiB",
+            grown >> 20,
+            1000 * seconds,
+            max(0, resident - self._before) >> 20,
+        )

@@ -20,7 +20,7 @@ class LoopLoad:
     """Asked every few seconds, on the event loop's thread."""
 
     def __init__(self, clock: Clock, cpu_seconds: Callable[[], float]) -> None:
-        """``cpu_seconds`` is the processor time of the calling thread."""
+        """``cpu_seconds`` is the processor time of the calling thread, with what it waited for."""
         self._clock = clock
         self._cpu_seconds = cpu_seconds
         self._at, self._used = clock.monotonic(), cpu_seconds()
@@ -34,3 +34,15 @@ class LoopLoad:
         if spent > BUSY_SHARE * elapsed:
             self._quiet_from = now + QUIET_SECONDS
         return now < self._quiet_from
+
+
+def waited_seconds() -> float:
+    """Time for which the calling thread waited for a processor; 0 where the system does not tell.
+
+    A thread that wants one all the time, and shares it, is busy, however little it gets.
+    """
+    try:
+        with open("/proc/thread-self/schedstat", "rb") as schedstat:
+            return int(schedstat.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0

@@ -6,7 +6,15 @@ import asyncio
 import gc
 import time
 
-from pulsark.dispatch.loop.garbage import GROWTH_BYTES, LOOK_SECONDS, URGENT_GROWTH_BYTES, Garbage
+import pytest
+
+from pulsark.dispatch.loop.garbage import (
+    GROWTH_BYTES,
+    LOOK_SECONDS,
+    PAUSE_SECONDS_MAX,
+    URGENT_GROWTH_BYTES,
+    Garbage,
+)
 from pulsark.runtime import GC_THRESHOLDS
 from tests.sim.clock import SimClock
 from tests.sim.simulation import Simulation
@@ -65,6 +73,52 @@ def test_garbage_is_looked_for_when_memory_has_grown() -> None:
 
     with Simulation() as sim:
         sim.run(main())
+
+
+def test_a_search_that_would_stop_the_broker_for_long_is_not_begun(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        process, clock = Process(), SimClock(sim.loop)
+        paused = 0.0
+
+        class Slow(SimClock):
+            def monotonic(self) -> float:
+                return clock.monotonic() + paused
+
+        def collect() -> None:
+            nonlocal paused
+            process.searches += 1
+            paused += process.bytes * PAUSE_SECONDS_MAX / (1 << 30)
+
+        garbage = Garbage(
+            Slow(sim.loop),
+            process,  # type: ignore[arg-type]
+            lambda: process.bytes,
+            collect,
+        )
+        garbage.start()
+
+        async def searches() -> int:
+            await asyncio.sleep(LOOK_SECONDS)
+            return process.searches
+
+        process.bytes = 1 << 30
+        assert await searches() == 1
+        process.bytes += GROWTH_BYTES
+        assert await searches() == 1
+        process.bytes += GROWTH_BYTES
+        assert await searches() == 1
+        process.bytes = (1 << 30) - GROWTH_BYTES
+        assert await searches() == 1
+        process.bytes += GROWTH_BYTES
+        assert await searches() == 2
+        garbage.close()
+
+    with Simulation() as sim:
+        sim.run(main())
+    (told,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert "stop this broker for about 6 s" in told
 
 
 def test_young_objects_are_searched_without_a_noticeable_pause() -> None:
