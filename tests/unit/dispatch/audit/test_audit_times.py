@@ -62,9 +62,11 @@ async def test_of_a_sealed_topic_few_files_are_read(
     read: list[dict[str, Any]] = []
     exchange = InlineTable._exchange
 
-    async def noting(self: InlineTable, request: dict[str, Any], entries: Any = None) -> Any:
+    async def noting(
+        self: InlineTable, request: dict[str, Any], entries: Any = None, subject: str = ""
+    ) -> Any:
         read.append(request)
-        return await exchange(self, request, entries)
+        return await exchange(self, request, entries, subject)
 
     monkeypatch.setattr(InlineTable, "_exchange", noting)
     assert await after(broker, times[-10]) == 10
