@@ -116,3 +116,14 @@ def free_port() -> int:
         listener.bind((HOST, 0))
         port: int = listener.getsockname()[1]
         return port
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens at a port, a moment ago."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers in Java do
+        try:
+            listener.bind((HOST, port))
+        except OSError:
+            return False
+        return True

@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from pulsark.errors import ConfigError
-from pulsark.processes.java_process import HOST, JavaProcess, free_port, java
+from pulsark.processes.java_process import HOST, JavaProcess, free_port, is_free, java
 
 START_SECONDS: Final = 30.0
 PACKET_BYTES_MAX: Final = 4 << 20
 """Largest request. The default of ZooKeeper is below the largest value of the metadata store."""
+
+CONFIGURATION: Final = "zoo.cfg"
 
 _LOOK_SECONDS: Final = 0.05
 _JARS: Final = (
@@ -46,9 +49,10 @@ class ZooKeeperServer:
     """One server with its data in a directory. It can be started again after its end."""
 
     def __init__(self, directory: Path, port: int = 0, *, heap: str = "128m") -> None:
-        """With ``port`` 0, a free port is chosen. Nothing runs before ``start``."""
+        """With ``port`` 0 it is that of the last start in this directory, if it is free now: who
+        was told of it need not be told again. Nothing runs before ``start``."""
         self.directory = directory
-        self.port = port or free_port()
+        self.port = port or _last_port(directory / CONFIGURATION) or free_port()
         self._heap = heap
         self.process = JavaProcess()
 
@@ -70,7 +74,7 @@ class ZooKeeperServer:
         self.data.mkdir(parents=True, exist_ok=True)
         logging = self.directory / "log4j2.properties"
         logging.write_text(_LOGGING.format(path=self.directory / "zookeeper.log"))
-        configuration = self.directory / "zoo.cfg"
+        configuration = self.directory / CONFIGURATION
         configuration.write_text(
             f"tickTime=500\ndataDir={self.data}\nclientPort={self.port}\n"
             f"clientPortAddress={HOST}\nadmin.enableServer=false\nmaxClientCnxns=0\n"
@@ -110,6 +114,15 @@ async def is_serving(port: int, host: str = HOST, seconds: float = 1.0) -> bool:
                 writer.close()
     except (OSError, TimeoutError):
         return False
+
+
+def _last_port(configuration: Path) -> int:
+    """The port in a server's configuration; 0 if there is none, or if it is taken."""
+    with contextlib.suppress(FileNotFoundError):
+        found = re.search(r"^clientPort=(\d+)$", configuration.read_text(), re.M)
+        if found is not None and is_free(port := int(found[1])):
+            return port
+    return 0
 
 
 def _class_path() -> str:

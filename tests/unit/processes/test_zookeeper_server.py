@@ -1,0 +1,24 @@
+"""Where a ZooKeeper server on this machine listens."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from pulsark.processes import zookeeper_server
+from pulsark.processes.java_process import HOST
+from pulsark.processes.zookeeper_server import ZooKeeperServer
+
+
+def test_a_server_that_is_started_again_has_its_port_if_that_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper_server, "java", lambda: "java")
+    first = ZooKeeperServer(tmp_path)
+    first.command()
+    assert ZooKeeperServer(tmp_path).port == first.port
+    with socket.create_server((HOST, first.port)):
+        assert ZooKeeperServer(tmp_path).port not in (0, first.port)
+    assert ZooKeeperServer(tmp_path, 2181).port == 2181
