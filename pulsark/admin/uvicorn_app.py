@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from typing import TYPE_CHECKING, Any, cast
 
 from pulsark.limits import HTTP_CLOSE_SECONDS, HTTP_HEAD_BYTES_MAX, HTTP_LAST_SECONDS
@@ -22,6 +23,7 @@ KEEP_ALIVE_SECONDS = 60
 
 def load(broker: Broker, stats: Stats) -> Config:
     """Import everything and build the application. Runs in a thread."""
+    import anyio
     import uvicorn
 
     from pulsark.admin.app import build_app
@@ -43,6 +45,9 @@ def load(broker: Broker, stats: Stats) -> Config:
         h11_max_incomplete_event_size=HTTP_HEAD_BYTES_MAX,
     )
     config.load()
+    # What these import and compile at their first use, the event loop would wait for.
+    anyio.run(anyio.sleep, 0)
+    inspect.getsourcelines(load)  # FastAPI looks for the source of what it calls
     return config
 
 

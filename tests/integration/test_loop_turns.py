@@ -48,6 +48,18 @@ def ping(client: WireClient) -> None:
     client.take(Command.PONG)
 
 
+def test_the_first_requests_of_the_admin_api_cost_others_nothing(
+    measured_standalone: Measured,
+) -> None:
+    """FastAPI is loaded in a thread, with all that it needs at its first requests."""
+    broker, long_steps = measured_standalone
+    admin = AdminClient(broker.web_url)
+    admin.call("PUT", "/persistent/public/default/t/partitions", 3)
+    assert len(admin.call("GET", "/namespaces/public/default/topics")) == 3
+    assert "public" in admin.call("GET", "/tenants")
+    assert [step for step in long_steps() if "run_asgi" in step.name] == []
+
+
 def test_a_thousand_failover_consumers_come_and_go(measured_standalone: Measured) -> None:
     broker, long_steps = measured_standalone
     client = WireClient(broker.broker_port, timeout=60)

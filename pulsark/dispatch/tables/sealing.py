@@ -251,7 +251,8 @@ class Sealing:
     def _deleted(self, base: TopicName) -> None:
         for kept in (self._crowded, self._failures, self._tidy_queue):
             kept.drop(base)
-        self._tidying.known.pop(base)
+        if "_tidying" in vars(self):  # a deletion shall not wait for its import
+            self._tidying.known.pop(base)
 
     def _repaired(self, base: TopicName) -> None:
         self._failures.drop(base)
