@@ -8,6 +8,7 @@ alike. When the connection ends, every unanswered request fails.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections import deque
 from typing import TYPE_CHECKING, Final, cast
@@ -53,14 +54,15 @@ class _Run:
 
     __slots__ = ("buffers", "count", "done", "due", "error", "last", "next", "refused", "size")
 
-    def __init__(self, first: int, count: int, frames: AddFrames, due: float, done: Done) -> None:
+    def __init__(self, first: int, count: int, frames: AddFrames, done: Done) -> None:
         self.next = first
         """The entry whose good answer comes next."""
         self.last = first + count - 1
         self.count = count
         self.buffers = frames.buffers
         self.size = frames.size
-        self.due = due
+        self.due = math.inf
+        """It has no time before it is sent: others may have much to do before it."""
         self.done = done
         self.refused: set[int] = set()
         self.error: StorageError | None = None
@@ -133,7 +135,7 @@ class Channel(asyncio.Protocol):
     def add(self, ledger_id: int, first: int, count: int, frames: AddFrames, done: Done) -> None:
         """Send entries; ``done`` as for ``Bookie.append``. There is no more of them than a bookie
         takes at once, or they wait here until it has answered others."""
-        run = _Run(first, count, frames, self._loop.time() + self._settings.add_seconds, done)
+        run = _Run(first, count, frames, done)
         runs = self._runs.get(ledger_id)
         if runs is None:
             runs = self._runs[ledger_id] = deque()
@@ -144,8 +146,6 @@ class Channel(asyncio.Protocol):
             self._held.append(run)
         else:
             self._send_run(run)
-        if self._watch is None:
-            self._watch = self._loop.call_at(run.due, self._look)
 
     async def drained(self, ledger_id: int) -> None:
         """Wait until what was added to a ledger so far is answered, whatever the answers are."""
@@ -219,6 +219,9 @@ class Channel(asyncio.Protocol):
         self._sent_bytes += run.size
         self._out += run.buffers
         run.buffers = []
+        run.due = self._loop.time() + self._settings.add_seconds
+        if self._watch is None:
+            self._watch = self._loop.call_at(run.due, self._look)
         self._flush_later()
 
     def _send(self, request: bytes) -> None:
@@ -235,7 +238,10 @@ class Channel(asyncio.Protocol):
         self.flush()
 
     def _look(self, again: bool = False) -> None:
-        """Fail if the oldest add is overdue; otherwise look again when it will be."""
+        """Fail if the oldest add is overdue; otherwise look again when it will be.
+
+        It has been sent: there is room for the first that is held once none before it waits.
+        """
         self._watch = None
         order = self._order
         while order and order[0].is_answered:

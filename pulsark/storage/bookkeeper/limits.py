@@ -33,7 +33,7 @@ class ClientSettings:
     connect_seconds: float = 2.0
     """Until a connection stands and the bookie behind it is known to be the same as before."""
     add_seconds: float = 5.0
-    """Until an add is answered. Then the connection is given up, and with it all on it."""
+    """Until an add that was sent is answered. Then the connection is given up with all on it."""
     read_seconds: float = 5.0
     """The same for reads and fences."""
     away_seconds: float = 30.0

@@ -207,6 +207,25 @@ def test_a_bookie_that_does_not_answer_an_add_is_given_up() -> None:
     run(scenario)
 
 
+def test_what_is_not_sent_yet_is_not_waited_for() -> None:
+    """A bookie with much to do may take long for all of it."""
+
+    async def scenario(peer: Peer) -> None:
+        firsts = range(0, 10 * IN_FLIGHT_ENTRIES_MAX, IN_FLIGHT_ENTRIES_MAX)
+        for first in firsts:
+            peer.add(7, first, IN_FLIGHT_ENTRIES_MAX)
+        for first in firsts[:-1]:
+            await asyncio.sleep(4)
+            peer.answer(7, *range(first, first + IN_FLIGHT_ENTRIES_MAX))
+        assert peer.told == [f"7:{first}" for first in firsts[:-1]]
+        await asyncio.sleep(4.5)
+        assert not peer.aborted
+        await asyncio.sleep(1)
+        assert peer.told[-2] == "ended: bookie bookie-1 did not answer for 5 s"
+
+    run(scenario)
+
+
 def stand_still(seconds: float) -> None:
     """As a process that is stopped: then timers are called before what has arrived is read."""
     asyncio.get_running_loop().advance(seconds)  # type: ignore[attr-defined]
