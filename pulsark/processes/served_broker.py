@@ -160,7 +160,7 @@ class ServedBroker:
         stalls.start()
         self._cleanup.callback(stalls.close)
         load = LoopLoad(broker.clock, lambda: time.thread_time() + waited_seconds())
-        garbage = Garbage(broker.clock, load, resident_bytes, collect)
+        garbage = Garbage(time.thread_time, load, resident_bytes, collect)
         garbage.start()
         self._cleanup.callback(garbage.close)
         broker.topics.damage.of_cluster = self._of_cluster

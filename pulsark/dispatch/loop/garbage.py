@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pulsark.dispatch.loop.load import LoopLoad
-    from pulsark.runtime import Clock
 
 log = logging.getLogger(__name__)
 
@@ -34,12 +33,17 @@ class Garbage:
 
     def __init__(
         self,
-        clock: Clock,
+        cpu_seconds: Callable[[], float],
         load: LoopLoad,
         resident_bytes: Callable[[], int],
         collect: Callable[[], None],
     ) -> None:
-        self._now = clock.monotonic
+        """``cpu_seconds`` is the processor time of the calling thread.
+
+        That of the clock would count what it waited, or how long the machine stood still. It might
+        seem then to take very long, and would never be measured again.
+        """
+        self._cpu_seconds = cpu_seconds
         self._load = load
         self._resident_bytes = resident_bytes
         self._collect = collect
@@ -78,9 +82,9 @@ class Garbage:
                 )  # fmt: skip
             self._told = True
             return
-        began = self._now()
+        began = self._cpu_seconds()
         self._collect()
-        seconds = self._now() - began
+        seconds = self._cpu_seconds() - began
         self._before = self._resident_bytes()
         self._seconds_per_byte, self._told = seconds / resident, False
         log.info(

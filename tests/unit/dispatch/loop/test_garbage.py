@@ -16,7 +16,6 @@ from pulsark.dispatch.loop.garbage import (
     Garbage,
 )
 from pulsark.runtime import GC_THRESHOLDS
-from tests.sim.clock import SimClock
 from tests.sim.simulation import Simulation
 
 
@@ -40,7 +39,7 @@ def test_garbage_is_looked_for_when_memory_has_grown() -> None:
     async def main() -> None:
         process = Process()
         garbage = Garbage(
-            SimClock(sim.loop),
+            lambda: 0.0,
             process,  # type: ignore[arg-type]
             lambda: process.bytes,
             process.collect,
@@ -79,20 +78,16 @@ def test_a_search_that_would_stop_the_broker_for_long_is_not_begun(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
-        process, clock = Process(), SimClock(sim.loop)
-        paused = 0.0
-
-        class Slow(SimClock):
-            def monotonic(self) -> float:
-                return clock.monotonic() + paused
+        process = Process()
+        worked = 0.0
 
         def collect() -> None:
-            nonlocal paused
+            nonlocal worked
             process.searches += 1
-            paused += process.bytes * PAUSE_SECONDS_MAX / (1 << 30)
+            worked += process.bytes * PAUSE_SECONDS_MAX / (1 << 30)
 
         garbage = Garbage(
-            Slow(sim.loop),
+            lambda: worked,
             process,  # type: ignore[arg-type]
             lambda: process.bytes,
             collect,
@@ -119,6 +114,36 @@ def test_a_search_that_would_stop_the_broker_for_long_is_not_begun(
         sim.run(main())
     (told,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert "stop this broker for about 6 s" in told
+
+
+def test_a_process_that_stood_still_in_a_search_searches_again() -> None:
+    """As one that was stopped, or got no processor: it says nothing about the next time."""
+
+    async def main() -> None:
+        process = Process()
+        worked = 0.0
+
+        def collect() -> None:
+            nonlocal worked
+            process.searches += 1
+            worked += 0.1
+            sim.loop.advance(60)
+
+        garbage = Garbage(
+            lambda: worked,
+            process,  # type: ignore[arg-type]
+            lambda: process.bytes,
+            collect,
+        )
+        garbage.start()
+        for number in range(1, 4):
+            process.bytes += GROWTH_BYTES
+            await asyncio.sleep(LOOK_SECONDS)
+            assert process.searches == number
+        garbage.close()
+
+    with Simulation() as sim:
+        sim.run(main())
 
 
 def test_young_objects_are_searched_without_a_noticeable_pause() -> None:
