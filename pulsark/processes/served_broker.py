@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import sys
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -160,7 +161,7 @@ class ServedBroker:
         stalls.start()
         self._cleanup.callback(stalls.close)
         load = LoopLoad(broker.clock, lambda: time.thread_time() + waited_seconds())
-        garbage = Garbage(time.thread_time, load, resident_bytes, collect)
+        garbage = Garbage(time.thread_time, load, resident_bytes, collect, sys.getallocatedblocks)
         garbage.start()
         self._cleanup.callback(garbage.close)
         broker.topics.damage.of_cluster = self._of_cluster

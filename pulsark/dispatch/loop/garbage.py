@@ -24,7 +24,7 @@ GROWTH_BYTES = 256 << 20
 URGENT_GROWTH_BYTES = 1 << 30
 """From then on a busy moment will do."""
 PAUSE_SECONDS_MAX = 5.0
-"""What takes longer, by what the last collection took for each byte, is not begun: a process that
+"""What takes longer, by what the last collection took for each object, is not begun: a process that
 stands still for 12 s is killed by its supervisor, and much of what makes it long is of use."""
 
 
@@ -37,19 +37,22 @@ class Garbage:
         load: LoopLoad,
         resident_bytes: Callable[[], int],
         collect: Callable[[], None],
+        objects: Callable[[], int],
     ) -> None:
         """``cpu_seconds`` is the processor time of the calling thread.
 
         That of the clock would count what it waited, or how long the machine stood still. It might
-        seem then to take very long, and would never be measured again.
+        seem then to take very long, and would never be measured again. ``objects``: about how many
+        there are, of which messages are few.
         """
         self._cpu_seconds = cpu_seconds
         self._load = load
         self._resident_bytes = resident_bytes
         self._collect = collect
+        self._objects = objects
         self._before = resident_bytes()
-        self._seconds_per_byte = 0.0
-        """Of all memory that there was at the last collection."""
+        self._seconds_per_object = 0.0
+        """Of all that there were at the last collection."""
         self._told = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -71,7 +74,8 @@ class Garbage:
         grown = resident - self._before
         if grown < (URGENT_GROWTH_BYTES if busy else GROWTH_BYTES):
             return
-        expected = self._seconds_per_byte * resident
+        objects = self._objects()
+        expected = self._seconds_per_object * objects
         if expected > PAUSE_SECONDS_MAX:
             if not self._told:
                 log.warning(
@@ -86,7 +90,7 @@ class Garbage:
         self._collect()
         seconds = self._cpu_seconds() - began
         self._before = self._resident_bytes()
-        self._seconds_per_byte, self._told = seconds / resident, False
+        self._seconds_per_object, self._told = seconds / max(1, objects), False
         log.info(
             "memory had grown by %d MiB: collected garbage for %.0f ms, which freed %d MiB",
             grown >> 20,

@@ -24,6 +24,7 @@ class Process:
 
     def __init__(self) -> None:
         self.bytes = 100 << 20
+        self.objects = 1 << 20
         self.busy = False
         self.searches = 0
 
@@ -43,6 +44,7 @@ def test_garbage_is_looked_for_when_memory_has_grown() -> None:
             process,  # type: ignore[arg-type]
             lambda: process.bytes,
             process.collect,
+            lambda: process.objects,
         )
         garbage.start()
 
@@ -84,13 +86,14 @@ def test_a_search_that_would_stop_the_broker_for_long_is_not_begun(
         def collect() -> None:
             nonlocal worked
             process.searches += 1
-            worked += process.bytes * PAUSE_SECONDS_MAX / (1 << 30)
+            worked += process.objects * PAUSE_SECONDS_MAX / 10_000_000
 
         garbage = Garbage(
             lambda: worked,
             process,  # type: ignore[arg-type]
             lambda: process.bytes,
             collect,
+            lambda: process.objects,
         )
         garbage.start()
 
@@ -98,16 +101,18 @@ def test_a_search_that_would_stop_the_broker_for_long_is_not_begun(
             await asyncio.sleep(LOOK_SECONDS)
             return process.searches
 
-        process.bytes = 1 << 30
+        process.objects = 9_000_000
+        process.bytes += GROWTH_BYTES
         assert await searches() == 1
+        process.objects = 11_000_000
         process.bytes += GROWTH_BYTES
         assert await searches() == 1
         process.bytes += GROWTH_BYTES
         assert await searches() == 1
-        process.bytes = (1 << 30) - GROWTH_BYTES
-        assert await searches() == 1
-        process.bytes += GROWTH_BYTES
+        process.objects = 9_000_000
         assert await searches() == 2
+        process.bytes += 100 * GROWTH_BYTES  # of messages
+        assert await searches() == 3
         garbage.close()
 
     with Simulation() as sim:
@@ -134,6 +139,7 @@ def test_a_process_that_stood_still_in_a_search_searches_again() -> None:
             process,  # type: ignore[arg-type]
             lambda: process.bytes,
             collect,
+            lambda: process.objects,
         )
         garbage.start()
         for number in range(1, 4):
