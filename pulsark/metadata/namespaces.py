@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,8 @@ class Namespace:
     bundle_boundaries: tuple[str, ...]
     replication_clusters: tuple[str, ...] = ()
     policies: Mapping[str, Any] = field(default_factory=dict)
+    emptying: bool = False
+    """Its topics are being deleted, and it goes with them: clients get none meanwhile."""
 
     @property
     def bundles(self) -> list[str]:
@@ -195,6 +197,14 @@ class Namespaces:
         boundaries = check_boundaries(sorted({*namespace.bundle_boundaries, *inner}))
         return Put(path, records.encode({**record, "boundaries": list(boundaries)}), found.version)
 
+    async def begin_emptying(self, name: str) -> None:
+        """Note that all topics of a namespace are to go. ``DoesNotExistError``."""
+        await self.update(name, lambda old: replace(old, emptying=True))
+
+    async def end_emptying(self, name: str) -> None:
+        """Undo ``begin_emptying``, because the namespace stays."""
+        await self.update(name, lambda old: replace(old, emptying=False))
+
     async def begin_delete(self, name: str) -> None:
         """Hide the namespace, so that no more topics can be created in it."""
         await self.update(name, lambda old: old)  # raises if it is absent
@@ -223,12 +233,14 @@ def _namespace(name: str, record: Json) -> Namespace:
         tuple(record["boundaries"]),
         tuple(record["replicationClusters"]),
         record["policies"],
+        record.get("emptying", False),
     )
 
 
 def _namespace_json(namespace: Namespace) -> Json:
-    return {
+    record: Json = {
         "boundaries": list(namespace.bundle_boundaries),
         "replicationClusters": list(namespace.replication_clusters),
         "policies": dict(namespace.policies),
     }
+    return {**record, "emptying": True} if namespace.emptying else record

@@ -185,4 +185,5 @@ def _policies(namespace: Namespace, cluster: str) -> dict[str, Any]:
         "replication_clusters": list(namespace.replication_clusters),
         "bundles": _bundles(namespace),
         **document_of(namespace.policies, cluster),
+        "deleted": namespace.emptying,
     }

@@ -74,7 +74,7 @@ class TopicCreation:
         if self._topics.get(name) is not None or self._topics.is_loading(name):
             return await self._topics.open(name)
         with self._looking_for(name):
-            namespace = await self._ownership.namespace(name)
+            namespace = await self._namespace(name)
             parent = await self._resources.partitioned_topics.get(name.base)
             seen = await self._seen(name, namespace) if parent is None else None
         # From here to the begin of its loading nothing is awaited: see ``_looking_for``.
@@ -102,6 +102,15 @@ class TopicCreation:
                     return await self._topics.open(name)
                 return await self._make(name)
         return await self.topic_for_clients(name)  # it was made with partitions just now
+
+    async def _namespace(self, name: TopicName) -> Namespace:
+        """Where a topic is asked for; ``ClientError`` if all topics there are going."""
+        namespace = await self._ownership.namespace(name)
+        if namespace.emptying:
+            raise ClientError(
+                ServerError.ServiceNotReady, f"Namespace {namespace.name} is being deleted"
+            )
+        return namespace
 
     @contextmanager
     def _looking_for(self, name: TopicName) -> Iterator[None]:
@@ -131,7 +140,7 @@ class TopicCreation:
             return 0
         if self._elsewhere() is None:  # else another broker may serve topics of this kind
             self._topics.check_enabled(name)
-        namespace = await self._ownership.namespace(name)
+        namespace = await self._namespace(name)
         found = await self._resources.partitioned_topics.get(name)
         if found is not None:
             return found.partitions
@@ -160,7 +169,7 @@ class TopicCreation:
 
         What is not persistent keeps no properties.
         """
-        await self._ownership.namespace(name)
+        await self._namespace(name)
         async with self._making.alone(name):
             if await self._resources.partitioned_topics.get(name) is not None or (
                 await self._catalog.is_made(name)
@@ -194,7 +203,7 @@ class TopicCreation:
         self, name: TopicName, partitions: int, properties: dict[str, str]
     ) -> None:
         """Create a topic with partitions; they exist at once and load on first use."""
-        await self._ownership.namespace(name)
+        await self._namespace(name)
         async with self._making.alone(name):
             if await self._catalog.exists(name):
                 raise AlreadyExistsError(f"Topic {name} already exists")

@@ -2,14 +2,21 @@
 
 It is hidden first, so that no topic appears after it was looked at. A kill in between leaves it
 hidden: ``settle`` decides then.
+
+With force its topics go before. So that clients that connect again do not make new ones meanwhile,
+they get none from when this begins (``Namespace.emptying``); brokers that have not heard of it yet
+may make some, so it is looked at all the same. After a kill ``settle`` goes on with it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.topics.deletion import suppress_not_found
+from pulsark.errors import PulsarkError
 from pulsark.metadata.paths import MANAGED_LEDGERS, namespace_schemas_path, topic_below, topics_path
 from pulsark.metadata.records import InUseError
 from pulsark.wire.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
@@ -25,8 +32,10 @@ if TYPE_CHECKING:
     from pulsark.metadata.resources import Resources
     from pulsark.metadata.store import MetadataStore
 
+log = logging.getLogger(__name__)
+
 _ATTEMPTS = 3
-"""How often a forced deletion is repeated if clients create topics meanwhile."""
+"""How often a forced deletion is repeated if brokers that know nothing of it make topics."""
 
 
 class NamespaceDeletion:
@@ -55,28 +64,47 @@ class NamespaceDeletion:
 
     async def delete(self, name: str, *, force: bool) -> None:
         """Delete a namespace. ``InUseError`` if it has topics, which ``force`` deletes too."""
-        for _ in range(_ATTEMPTS if force else 1):
-            if force:
-                await self._delete_topics(name)
-            elif await self._has_topics(name):
-                break
-            async with self._deciding:
-                await self._resources.namespaces.begin_delete(name)
-                if await self._decide(name):
-                    return
         if force:
-            raise InUseError(
-                f"Clients made topics of {name} again while they were deleted. Stop them, or "
-                "switch autoTopicCreation of the namespace off, and try again"
-            )
-        raise InUseError("Cannot delete a namespace that has topics")
+            await self._delete_with_topics(name)
+        elif await self._has_topics(name) or not await self._delete_empty(name):
+            raise InUseError("Cannot delete a namespace that has topics")
+
+    async def _delete_with_topics(self, name: str) -> None:
+        namespaces = self._resources.namespaces
+        try:
+            await namespaces.begin_emptying(name)
+            for _ in range(_ATTEMPTS):
+                await self._delete_topics(name)
+                if await self._delete_empty(name):
+                    return
+        except Exception:
+            with suppress(PulsarkError):  # else it is as after a kill
+                await namespaces.end_emptying(name)
+            raise
+        await namespaces.end_emptying(name)
+        raise InUseError(
+            f"Clients made topics of {name} again while they were deleted. Stop them, or "
+            "switch autoTopicCreation of the namespace off, and try again"
+        )
+
+    async def _delete_empty(self, name: str) -> bool:
+        """Delete a namespace that seems to have no topics; whether it is gone."""
+        async with self._deciding:
+            await self._resources.namespaces.begin_delete(name)
+            return await self._decide(name)
 
     async def settle(self, tenant: str) -> None:
-        """Decide about namespaces whose deletion was broken off."""
-        for name in await self._resources.namespaces.hidden(tenant):
+        """Bring to their end, or decide about, deletions of namespaces that were broken off."""
+        namespaces = self._resources.namespaces
+        for name in await namespaces.hidden(tenant):
             async with self._deciding:
-                if name in await self._resources.namespaces.hidden(tenant):
+                if name in await namespaces.hidden(tenant):
                     await self._decide(name)
+        for name in await namespaces.list(tenant):
+            namespace = await namespaces.get(name)
+            if namespace is not None and namespace.emptying:
+                log.info("%s: completing its deletion, which was interrupted", name)
+                await self._delete_with_topics(name)
 
     async def _decide(self, name: str) -> bool:
         """Remove a hidden namespace, or show it again if it has topics; whether it is gone."""

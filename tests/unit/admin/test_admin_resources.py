@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pulsark.errors import ClientError
 from pulsark.wire.topic_name import TopicName
 from tests.support.admin_api import NAMESPACE, AdminApi
 
@@ -161,25 +159,23 @@ def test_force_deletes_what_is_inside_if_it_is_allowed() -> None:
     api.close()
 
 
-def test_force_says_what_to_do_if_clients_come_again_at_once() -> None:
+def test_force_says_what_to_do_if_brokers_make_topics_meanwhile() -> None:
+    """Such as have not heard of the deletion yet."""
     api = AdminApi(forceDeleteNamespaceAllowed=True)
     broker, topic = api.broker, TopicName.parse("t")
     delete = broker.deletion.delete_topic
 
-    async def delete_and_come_again(name: TopicName, *, force: bool = False) -> None:
+    async def delete_and_make(name: TopicName, *, force: bool = False) -> None:
         await delete(name, force=force)
-        with contextlib.suppress(ClientError):
-            await broker.creation.topic_for_clients(topic)
+        await broker.topics.open(topic, create=True)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broker.deletion, "delete_topic", delete_and_come_again)
+        patch.setattr(broker.deletion, "delete_topic", delete_and_make)
         api.put(f"{NAMESPACE}/t")
         answer = api.delete(f"{V2}/namespaces/public/default?force=true")
         assert answer.status == 409
         assert "autoTopicCreation" in answer.reason
-        off = {"allowAutoTopicCreation": False}
-        assert api.post(f"{V2}/namespaces/public/default/autoTopicCreation", off).status == 204
-        assert api.delete(f"{V2}/namespaces/public/default?force=true").status == 204
+    assert api.delete(f"{V2}/namespaces/public/default?force=true").status == 204
     api.close()
 
 
