@@ -117,8 +117,11 @@ async def is_serving(port: int, host: str = HOST, seconds: float = 1.0) -> bool:
 
 
 def _last_port(configuration: Path) -> int:
-    """The port in a server's configuration; 0 if there is none, or if it is taken."""
-    with contextlib.suppress(FileNotFoundError):
+    """The port in a server's configuration; 0 if there is none, or if it is taken.
+
+    The file is damaged, perhaps: the start writes it anew.
+    """
+    with contextlib.suppress(OSError, ValueError, OverflowError):
         found = re.search(r"^clientPort=(\d+)$", configuration.read_text(), re.M)
         if found is not None and is_free(port := int(found[1])):
             return port

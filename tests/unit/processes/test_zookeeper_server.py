@@ -22,3 +22,11 @@ def test_a_server_that_is_started_again_has_its_port_if_that_is_free(
     with socket.create_server((HOST, first.port)):
         assert ZooKeeperServer(tmp_path).port not in (0, first.port)
     assert ZooKeeperServer(tmp_path, 2181).port == 2181
+
+
+@pytest.mark.parametrize(
+    "damaged", [b"", b"clientPort=\n", b"clientPort=70000\n", b"\xff\x80clientPort=2181\n"]
+)
+def test_of_a_damaged_configuration_a_server_takes_no_port(damaged: bytes, tmp_path: Path) -> None:
+    (tmp_path / zookeeper_server.CONFIGURATION).write_bytes(damaged)
+    assert ZooKeeperServer(tmp_path).port > 1024
