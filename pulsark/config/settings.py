@@ -61,8 +61,9 @@ class Settings(PolicySettings):
     brokerShutdownTimeoutMs: int = setting(
         60_000,
         "ms",
-        "How long a standalone, or a broker of a cluster, may take to stop in order. If it takes "
-        "longer it ends as if it were killed: what is confirmed stays, the next start recovers it",
+        "How long `pulsark broker`, or a standalone with one broker, may take to stop in order. If "
+        "it takes longer it ends as if it were killed: what is confirmed stays, the next start "
+        "recovers it. Where one command starts several brokers, each has 20 s",
         ge=1,
     )
     standalonePersistentOnlyBrokers: tuple[str, ...] = setting(

@@ -7,13 +7,14 @@ import contextlib
 import logging
 import os
 import signal
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsark.errors import PulsarkError
 from pulsark.runtime import collect_rarely
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from pulsark.processes.child import Process
 
@@ -23,12 +24,13 @@ FAILED_STOP_SECONDS: Final = 5.0
 """How long to try to stop in order after a failure: much of it may wait for what has failed."""
 
 
-def end_as_if_killed(seconds: float) -> None:
+def end_as_if_killed(seconds: float, failure: BaseException | None) -> None:
     """What a stop waits for, as servers that are away, may never come. Storage survives a kill."""
     log.error(
         "not stopped within %g s (brokerShutdownTimeoutMs), so this process ends as if it were "
-        "killed: see what it logged last. Nothing confirmed is lost; the next start recovers it",
+        "killed: see what it logged last. Nothing confirmed is lost; the next start recovers it%s",
         seconds,
+        "" if failure is None else f". It stopped because of a failure: {failure}",
     )
     logging.shutdown()
     os._exit(1)
@@ -72,22 +74,33 @@ async def serve_until_signal(
             ready.set_result(info)
         await ended
     finally:
-        with _no_longer_than(stop_seconds):
+        with _no_longer_than(stop_seconds, partial(_failure, either)):
             starting.cancel()
             await asyncio.wait({starting})
-            failed = any(e.done() and not e.cancelled() and e.exception() for e in either)
+            failed = _failure(either) is not None
             end()  # from here on, a part that ends has not failed
             with contextlib.suppress(*((TimeoutError, PulsarkError) if failed else ())):
                 async with asyncio.timeout(failed_stop_seconds if failed else None):
                     await process.stop()
 
 
+def _failure(parts: Iterable[asyncio.Future[Any]]) -> BaseException | None:
+    ended = (each for each in parts if each.done() and not each.cancelled())
+    return next(filter(None, (each.exception() for each in ended)), None)
+
+
 @contextlib.contextmanager
-def _no_longer_than(seconds: float | None) -> Iterator[None]:
+def _no_longer_than(
+    seconds: float | None, failure: Callable[[], BaseException | None]
+) -> Iterator[None]:
     if seconds is None:
         yield
         return
-    limit = asyncio.get_running_loop().call_later(seconds, end_as_if_killed, seconds)
+
+    def end() -> None:
+        end_as_if_killed(seconds, failure())
+
+    limit = asyncio.get_running_loop().call_later(seconds, end)
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -130,8 +131,9 @@ def test_what_an_orderly_stop_meets_is_raised() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("why", ["", "the session has ended"])
 def test_a_stop_that_waits_for_others_in_vain_ends_the_process(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     codes: list[int] = []
 
@@ -146,11 +148,16 @@ def test_a_stop_that_waits_for_others_in_vain_ends_the_process(
         monkeypatch.setattr(logging, "shutdown", lambda: None)
         served = Served(stop_seconds=0)
         process = await served.begun()
-        os.kill(os.getpid(), signal.SIGTERM)
+        if why:
+            process.failed(StorageError(why))
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
         await ended.wait()
         process.may_stop.set()
-        await served.task
+        with pytest.raises(StorageError) if why else contextlib.nullcontext():
+            await served.task
 
     asyncio.run(scenario())
     assert codes == [1]
+    assert why in caplog.text
     assert "not stopped within 0 s (brokerShutdownTimeoutMs)" in caplog.text
