@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from typing import TYPE_CHECKING, Any, cast
 
@@ -47,7 +48,8 @@ def load(broker: Broker, stats: Stats) -> Config:
     config.load()
     # What these import and compile at their first use, the event loop would wait for.
     anyio.run(anyio.sleep, 0)
-    inspect.getsourcelines(load)  # FastAPI looks for the source of what it calls
+    with contextlib.suppress(OSError):
+        inspect.getsourcelines(load)  # FastAPI looks for the source of what it calls, if there is
     return config
 
 

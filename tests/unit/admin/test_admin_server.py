@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import subprocess
 import sys
@@ -321,6 +322,14 @@ def test_the_import_may_begin_before_anybody_asks() -> None:
         writer.close()
 
     on_port(check)
+
+
+def test_a_program_without_its_sources_serves_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(what: object) -> None:
+        raise OSError("could not get source code")
+
+    monkeypatch.setattr(inspect, "getsourcelines", without)
+    test_requests_on_one_connection()
 
 
 def test_too_many_connections_are_refused() -> None:
