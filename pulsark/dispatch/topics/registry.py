@@ -153,10 +153,13 @@ class Topics:
                 f"{name.domain.capitalize()} topics are not enabled on this broker",
             )
 
-    def _check_serving(self, name: TopicName) -> None:
-        """Raise ``ClientError`` if the broker or the topic is on its way out."""
+    def _check_open(self) -> None:
         if self._closed:
             raise ClientError(ServerError.ServiceNotReady, "The broker is shutting down")
+
+    def _check_serving(self, name: TopicName) -> None:
+        """Raise ``ClientError`` if the broker or the topic is on its way out."""
+        self._check_open()
         if self.is_refused(name.base):
             raise ClientError(ServerError.ServiceNotReady, f"Topic {name.base} is being deleted")
 
@@ -176,8 +179,7 @@ class Topics:
     async def _load(
         self, name: TopicName, *, create: bool, served: bool, seen: Seen | None = None
     ) -> Topic:
-        if self._closed:
-            raise ClientError(ServerError.ServiceNotReady, "The broker is shutting down")
+        self._check_open()
         if not name.is_persistent:
             raise ClientError(
                 ServerError.NotAllowedError, f"{name} is not persistent: it stores nothing"
@@ -195,8 +197,11 @@ class Topics:
             and key not in self._loading
         ):
             raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
+        # A deletion may have begun meanwhile, or the end, and then nobody would close it.
         if served:
-            self._check_serving(name)  # a deletion may have begun meanwhile
+            self._check_serving(name)
+        else:
+            self._check_open()
         self._visited.discard(key)
         loading = self._loading.get(key) or self._start_loading(name, served=served, seen=seen)
         topic = await asyncio.shield(loading)

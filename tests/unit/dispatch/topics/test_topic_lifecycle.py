@@ -189,6 +189,35 @@ async def test_some_topics_are_closed_at_a_time_when_the_broker_stops(
     assert asyncio.get_running_loop().time() - begun == pytest.approx(3, abs=0.5)
 
 
+@scenario()
+async def test_who_waits_for_the_end_of_a_visit_loads_nothing_when_the_broker_stops(
+    broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await used(broker)
+    topics, close = broker.broker.topics, Topic.close
+    await topics.unload(NAME)
+
+    async def slow(topic: Topic) -> None:
+        await asyncio.sleep(1)
+        await close(topic)
+
+    monkeypatch.setattr(Topic, "close", slow)
+
+    async def visit() -> None:
+        async with topics.visit(NAME):
+            pass
+
+    visiting = asyncio.create_task(visit())
+    await asyncio.sleep(0.5)
+    deleting = asyncio.create_task(topics.load_to_delete(NAME))
+    await asyncio.sleep(0)
+    topics.refuse_all()
+    await visiting
+    with pytest.raises(ClientError, match="The broker is shutting down"):
+        await deleting
+    assert topics.loaded() == []
+
+
 # -- making ----------------------------------------------------------------------------------------
 
 
