@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.topics.deletion import suppress_not_found
 from pulsark.errors import PulsarkError
 from pulsark.metadata.paths import MANAGED_LEDGERS, namespace_schemas_path, topic_below, topics_path
-from pulsark.metadata.records import InUseError
+from pulsark.metadata.records import DoesNotExistError, InUseError
 from pulsark.wire.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 
 if TYPE_CHECKING:
@@ -90,8 +90,11 @@ class NamespaceDeletion:
     async def _delete_empty(self, name: str) -> bool:
         """Delete a namespace that seems to have no topics; whether it is gone."""
         async with self._deciding:
-            await self._resources.namespaces.begin_delete(name)
-            return await self._decide(name)
+            try:
+                await self._resources.namespaces.begin_delete(name)
+                return await self._decide(name)
+            except DoesNotExistError:
+                return True  # another broker was first
 
     async def settle(self, tenant: str) -> None:
         """Bring to their end, or decide about, deletions of namespaces that were broken off."""
@@ -139,13 +142,13 @@ class NamespaceDeletion:
     async def _delete_topics(self, name: str) -> None:
         for domain in (PERSISTENT, NON_PERSISTENT):
             for base in await self._resources.partitioned_topics.list(name, domain):
-                await self._deletion.delete_partitioned_topic(base, force=True)
-        for topic in await self._catalog.stored_topics(name):
-            await self._deletion.delete_topic(topic, force=True)
+                with suppress_not_found():
+                    await self._deletion.delete_partitioned_topic(base, force=True)
+        topics = await self._catalog.stored_topics(name)
         elsewhere = self._elsewhere()
         volatile = await self._catalog.list_non_persistent_topics(name, include_system=True)
         if elsewhere is not None:
             volatile += await elsewhere.non_persistent(name)
-        for topic_name in volatile:
+        for topic in [*topics, *map(TopicName.parse, volatile)]:
             with suppress_not_found():
-                await self._deletion.delete_topic(TopicName.parse(topic_name), force=True)
+                await self._deletion.delete_topic(topic, force=True)

@@ -153,13 +153,10 @@ class Topics:
                 f"{name.domain.capitalize()} topics are not enabled on this broker",
             )
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClientError(ServerError.ServiceNotReady, "The broker is shutting down")
-
     def _check_serving(self, name: TopicName) -> None:
         """Raise ``ClientError`` if the broker or the topic is on its way out."""
-        self._check_open()
+        if self._closed:
+            raise _shutting_down()
         if self.is_refused(name.base):
             raise ClientError(ServerError.ServiceNotReady, f"Topic {name.base} is being deleted")
 
@@ -179,7 +176,6 @@ class Topics:
     async def _load(
         self, name: TopicName, *, create: bool, served: bool, seen: Seen | None = None
     ) -> Topic:
-        self._check_open()
         if not name.is_persistent:
             raise ClientError(
                 ServerError.NotAllowedError, f"{name} is not persistent: it stores nothing"
@@ -200,8 +196,8 @@ class Topics:
         # A deletion may have begun meanwhile, or the end, and then nobody would close it.
         if served:
             self._check_serving(name)
-        else:
-            self._check_open()
+        elif self._closed:
+            raise _shutting_down()
         self._visited.discard(key)
         loading = self._loading.get(key) or self._start_loading(name, served=served, seen=seen)
         topic = await asyncio.shield(loading)
@@ -361,6 +357,10 @@ async def _close(ending: Callable[[TopicName], asyncio.Lock], loading: asyncio.T
         async with ending(topic.name):
             if not topic.closed:
                 await topic.close()
+
+
+def _shutting_down() -> ClientError:
+    return ClientError(ServerError.ServiceNotReady, "The broker is shutting down")
 
 
 def _has_loaded(task: asyncio.Task[Topic]) -> bool:

@@ -1,4 +1,4 @@
-"""Deletions that a process before this one did not bring to their end."""
+"""Deletions that another process did not bring to their end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ LOOKS_A_TURN = 50
 
 
 class InterruptedDeletions:
-    """Goes on with them once for each claim of a bundle, and again if one fails."""
+    """Goes on with them once for each claim of a bundle, and again if one fails.
+
+    What is of whole namespaces the leader looks at once, and when a broker has gone.
+    """
 
     def __init__(
         self,
@@ -42,16 +45,23 @@ class InterruptedDeletions:
         self._finished: set[object] = set()
         """Claims of bundles of which nothing is left to do."""
         self._settled: set[str] = set()
-        """Namespaces, and tenants with what is hidden in them, that were looked at as a whole."""
+        """Namespaces that were looked at as a whole."""
+        self._settled_tenants: set[str] = set()
+        """Tenants of which no deletion of a namespace was left undone since ``_processes`` live."""
+        self._processes: frozenset[str] = frozenset()
         self._number = 0
 
     async def finish(self) -> None:
         """Bring to their end what can be brought there now."""
         self._number = 0
+        processes = self._share.processes
+        if self._processes - processes:
+            self._settled_tenants.clear()
+        self._processes = processes
         for tenant in await self._resources.tenants.list():
-            if self._share.leads and tenant not in self._settled:
+            if self._share.leads and tenant not in self._settled_tenants:
                 await self._namespace_deletion.settle(tenant)
-                self._settled.add(tenant)
+                self._settled_tenants.add(tenant)
             for name in await self._resources.namespaces.list(tenant):
                 namespace = await self._resources.namespaces.get(name)
                 if namespace is not None:

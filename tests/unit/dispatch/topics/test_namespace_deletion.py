@@ -14,6 +14,7 @@ from tests.support.broker_clients import BrokerInMemory, scenario
 
 NAMESPACE = "public/n"
 TOPICS = [TopicName.parse(f"persistent://{NAMESPACE}/t-{number}") for number in range(20)]
+PARTITIONED = TopicName.parse(f"persistent://{NAMESPACE}/p")
 SETTINGS: dict[str, Any] = {
     "keepAliveIntervalSeconds": 1_000_000,
     "topicsAtRestCheckIntervalInSeconds": 60,
@@ -92,3 +93,26 @@ async def test_clients_may_come_again_if_it_fails(broker, monkeypatch) -> None:
             await broker.broker.namespace_deletion.delete(NAMESPACE, force=True)
     await broker.broker.creation.topic_for_clients(TOPICS[1])
     await broker.broker.namespace_deletion.delete(NAMESPACE, force=True)
+
+
+@scenario(**SETTINGS)
+async def test_the_leader_goes_on_with_it_when_another_broker_is_gone(broker) -> None:
+    two = await broker.another()
+    await filled(broker)
+    await asyncio.sleep(70)
+    await two.broker.resources.namespaces.begin_emptying(NAMESPACE)
+    assert broker.broker.leader.is_here
+    two.metadata.expire()
+    await asyncio.sleep(70)
+    assert await broker.broker.resources.namespaces.get(NAMESPACE) is None
+
+
+@scenario(**SETTINGS)
+async def test_who_goes_on_with_it_while_it_goes_on_does_no_harm(broker) -> None:
+    await filled(broker)
+    await broker.broker.creation.create_partitioned_topic(PARTITIONED, 3, {})
+    deletion = broker.broker.namespace_deletion
+    deleting = asyncio.create_task(deletion.delete(NAMESPACE, force=True))
+    await asyncio.sleep(0)
+    await asyncio.gather(deletion.settle("public"), deleting)
+    assert await broker.broker.resources.namespaces.get(NAMESPACE) is None
