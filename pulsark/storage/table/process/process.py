@@ -138,7 +138,7 @@ class TableProcess:
 
     async def begin(self) -> None:
         """Start the process, and have it load what reading takes, which is most of a second."""
-        document, _ = await self._read_to_its_end({"op": "begin"})
+        document, _ = await self._read_to_its_end({"op": "begin", "for": "read"})
         _checked(document)
 
     async def check(self, directories: Sequence[str], files: Sequence[DataFile]) -> None:
@@ -244,7 +244,7 @@ class TableProcess:
         subject: str = "",
     ) -> Reply:
         """Send a request, and the entries that belong to it; returns the reply."""
-        async with self._serving(subject) as process:
+        async with self._serving(request["op"], subject) as process:
             seconds = REPLY_SECONDS
             await _send(process, pipe.encode(request), seconds)
             if entries is not None:
@@ -256,12 +256,12 @@ class TableProcess:
             return await _reply(process, seconds)
 
     @contextlib.asynccontextmanager
-    async def _serving(self, subject: str) -> AsyncIterator[Process]:
+    async def _serving(self, op: str, subject: str) -> AsyncIterator[Process]:
         """A process that waits for a request; killed if the exchange does not come to its end."""
         async with self._busy:
             if self._idle is not None:
                 self._idle.cancel()
-            process = await self._started(subject)
+            process = await self._started(op, subject)
             try:
                 yield process
             except (OSError, EOFError, TimeoutError) as e:
@@ -276,7 +276,7 @@ class TableProcess:
             self._restarts.answered(subject)
             self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._kill)
 
-    async def _started(self, subject: str) -> Process:
+    async def _started(self, op: str, subject: str) -> Process:
         self._check_open()
         process = self._process
         if process is None or process.returncode is not None:
@@ -297,7 +297,22 @@ class TableProcess:
             if self._closed.is_set():
                 self._kill()
                 self._check_open()
+            if op != "begin":
+                await self._load(process, op, subject)
         return process
+
+    async def _load(self, process: Process, op: str, subject: str) -> None:
+        """Let a new process load what a request takes: if it ends meanwhile, that is not why."""
+        try:
+            await _send(process, pipe.encode({"op": "begin", "for": op}), REPLY_SECONDS)
+            await _reply(process, REPLY_SECONDS)
+        except (OSError, EOFError, TimeoutError) as e:
+            self._restarts.failed(subject)
+            self._kill()
+            raise StorageError(f"a table process ended before it was ready: {e!r}") from None
+        except BaseException:
+            self._kill()
+            raise
 
     def _check_open(self) -> None:
         if self._closed.is_set():

@@ -70,7 +70,7 @@ class TableWorker:
             case "seal":
                 return self._seal(request, stream)
             case "begin":
-                return self._begin()
+                return self._begin(request["for"])
             case "read":
                 return self._read(request)
             case "check":
@@ -112,10 +112,12 @@ class TableWorker:
                 pass  # what is still on its way is not the next request
         return {"files": [file.to_json() for file in files]}, []
 
-    def _begin(self) -> Reply:
-        """Load what reading takes, before a reader waits for it."""
-        import pulsark.storage.table.process.reader  # noqa: F401
-
+    def _begin(self, op: str) -> Reply:
+        """Load most of what requests take, before the first one comes."""
+        if op == "seal":
+            import pulsark.storage.table.files.seal
+        elif op == "read":
+            import pulsark.storage.table.process.reader  # noqa: F401
         return {}, []
 
     def _read(self, request: dict[str, Any]) -> Reply:

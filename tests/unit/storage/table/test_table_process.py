@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import os
 import resource
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,21 +28,29 @@ from tests.sim.simulation import Simulation
 
 
 class Worker:
-    """A process without a program: it is dead, answers each request at once, or takes nothing."""
+    """A process without a program: it takes messages and answers each at once.
 
-    def __init__(self, *, dead: bool, stopped: bool) -> None:
+    After ``most`` messages it ends, or if it is ``stopped`` takes no more.
+    """
+
+    def __init__(self, most: float, *, stopped: bool) -> None:
         self.stdin, self.stdout = self, asyncio.StreamReader()
         self.returncode: int | None = None
+        self._left = most
         self._stopped = stopped
-        if dead:
+        if most == 0 and not stopped:
             self.kill()
 
     def write(self, _: bytes) -> None:
-        if self.returncode is None and not self._stopped:
+        self._left -= 1
+        if self._left < 0:
+            if not self._stopped:
+                self.kill()
+        elif self.returncode is None:
             self.stdout.feed_data(pipe.encode({"files": []}))
 
     async def drain(self) -> None:
-        if self._stopped:
+        if self._left < 0 and self._stopped:
             await asyncio.get_running_loop().create_future()
 
     def kill(self) -> None:
@@ -52,28 +61,34 @@ class Worker:
         return
 
 
+LOADED = 1
+"""The messages after which a process has loaded what it needs."""
+
+
 class Machine:
     """Starts workers as long as it can."""
 
     def __init__(self) -> None:
         self.starts: list[float] = []
         self.workers: list[Worker] = []
-        self.dead = self.stopped = self.full = False
+        self.most = math.inf
+        """The messages that each worker takes."""
+        self.stopped = self.full = False
 
     async def start(self, *_: Any, **__: Any) -> Worker:
         if self.full:
             raise OSError(11, "Resource temporarily unavailable")
         self.starts.append(now())
-        self.workers.append(Worker(dead=self.dead, stopped=self.stopped))
+        self.workers.append(Worker(self.most, stopped=self.stopped))
         return self.workers[-1]
 
     async def fail(self, process: TableProcess, times: int) -> None:
         """Requests in a row whose processes end before they answer."""
-        self.dead = True
+        self.most = 0
         for _ in range(times):
             with pytest.raises(ProcessEndedError):
                 await process.begin()
-        self.dead = False
+        self.most = math.inf
 
 
 def now() -> float:
@@ -148,11 +163,11 @@ async def read(process: TableProcess, table: str) -> None:
 async def broken(process: TableProcess, machine: Machine, table: str, times: int) -> None:
     """Reads of a table each of which ends a process."""
     for _ in range(times):
-        machine.dead = True
+        machine.most = LOADED
         process._kill()
         with pytest.raises(ProcessEndedError):
             await read(process, table)
-        machine.dead = False
+        machine.most = math.inf
 
 
 def test_who_reads_another_table_than_one_that_ends_processes_waits_for_nothing(
@@ -220,14 +235,49 @@ def test_that_no_process_can_be_made_is_no_failure_of_the_request(
 
 def test_one_that_takes_no_more_entries_is_killed(run: Callable[..., None]) -> None:
     async def scenario(process: TableProcess, machine: Machine) -> None:
-        machine.stopped = True
+        machine.most, machine.stopped = LOADED, True
         with suppress(TimeoutError):
             async with asyncio.timeout(2 * REPLY_SECONDS):
                 with pytest.raises(ProcessEndedError):
                     await sealed(process)
         assert now() == pytest.approx(REPLY_SECONDS)
         assert machine.workers[-1].returncode is not None
-        machine.stopped = False
+        machine.most, machine.stopped = math.inf, False
+        await sealed(process)
+
+    run(scenario)
+
+
+def test_one_that_ends_while_it_loads_ends_for_no_reason_of_the_request(
+    run: Callable[..., None],
+) -> None:
+    async def scenario(process: TableProcess, machine: Machine) -> None:
+        machine.most = 0
+        for number in range(4):
+            with pytest.raises(StorageError, match="before it was ready") as found:
+                await (read(process, "t") if number % 2 else sealed(process))
+            assert found.type is StorageError
+        assert len(machine.starts) == 4
+        assert now() > 0, "all the same it is started less and less often"
+        machine.most = math.inf
+        await sealed(process)
+        process._kill()
+        machine.most = LOADED
+        with pytest.raises(ProcessEndedError):
+            await sealed(process)
+
+    run(scenario)
+
+
+def test_one_whose_loading_is_broken_off_answers_no_later_request(
+    run: Callable[..., None],
+) -> None:
+    async def scenario(process: TableProcess, machine: Machine) -> None:
+        machine.most, machine.stopped = 0, True
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(sealed(process), 1)
+        assert machine.workers[-1].returncode is not None
+        machine.most = math.inf
         await sealed(process)
 
     run(scenario)
