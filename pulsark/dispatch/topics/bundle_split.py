@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,6 +29,7 @@ from pulsark.errors import (
     MetadataError,
     OutcomeUnknownError,
     OwnershipLostError,
+    PulsarkError,
     ServerError,
     StorageError,
 )
@@ -83,6 +85,8 @@ class _Parts(NamedTuple):
     """Of the records that count the claims of the parts."""
     claimed: set[str]
     """The parts that this broker has."""
+    unsure: set[str]
+    """Those that it had. A request that came since may have found so, and given one up again."""
 
 
 class BundleSplit:
@@ -162,7 +166,11 @@ class BundleSplit:
             for part in parts:
                 await self._cursor_logs.close_of(part)  # of a former namespace of this name
             divided = await closed.divide(cursors, metadata, self._runtime)
-            self._ownership.divided(bundle, *await self._commit(split, divided))
+            made = await self._commit(split, divided)
+            self._ownership.divided(bundle, made.versions, made.claimed)
+            for part in sorted(made.unsure):
+                with suppress(PulsarkError):  # the next lookup decides about it
+                    await self._ownership.claim(part)
             self.done += 1
             log.info("bundle %s is split at %s", bundle, ", ".join(inner))
             return own.urls if keep else None
@@ -221,14 +229,14 @@ class BundleSplit:
             return None
         if found is None or json.loads(found.value).get("split") != split.ident:
             raise OwnershipLostError(f"Bundle {split.bundle} has another owner, and is not split")
-        parts = _Parts({}, set())
+        parts = _Parts({}, set(), set())
         for part in split.parts:
             counted = await self._metadata.get(bundle_epoch_path(part))
             if counted is not None:
                 parts.versions[part] = counted.version
                 claimer = json.loads(counted.value).get("broker")
                 if split.owner is not None and claimer == split.owner.instance:
-                    parts.claimed.add(part)
+                    parts.unsure.add(part)
         return parts
 
     async def _changes(self, split: _Split, cursors: DividedCursors) -> list[Change]:
@@ -282,6 +290,7 @@ def _claimed(split: _Split, changes: Sequence[Change], versions: Sequence[int]) 
     return _Parts(
         {part: by_path[bundle_epoch_path(part)] for part in split.parts},
         {part for part in split.parts if bundle_owner_path(part) in claimed},
+        set(),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
@@ -227,6 +228,30 @@ async def test_what_is_claimed_before_the_answer_comes_stays_this_brokers(broker
     assert await one.topics.load(RIGHT) is topic
     assert await one.bundle_release.release(HALVES[1])
     assert topic.closed
+
+
+@scenario()
+async def test_what_is_given_up_before_the_answer_comes_is_nobodys_until_it_is_claimed(
+    broker,
+) -> None:
+    """A request found a half to be here, and a policy that was set just now had it given up."""
+    store = await over_shaky_store(broker)
+    client = await busy(broker)
+    two = await broker.another()
+    store.of_splits = [Fate.UNHEARD]
+    one = broker.broker
+    splitting = asyncio.ensure_future(one.bundle_split.split(WHOLE, MIDDLE, keep=True))
+    while broker._tree.get(bundle_owner_path(WHOLE)) is not None:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    client.hang_up()
+    await one.ownership.claim(HALVES[1])
+    await one.bundle_release.release(HALVES[1])
+    assert not splitting.done()
+    await splitting
+    with suppress(ClientError):
+        await two.broker.ownership.claim(HALVES[1])
+    assert one.ownership.has(HALVES[0])
+    assert one.ownership.has(HALVES[1]) != two.broker.ownership.has(HALVES[1])
 
 
 @scenario(cursorHistoryMinutes=0)
