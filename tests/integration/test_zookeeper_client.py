@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pulsark.errors import MetadataError, MetadataRefusedError, OutcomeUnknownError
+from pulsark.metadata.zookeeper import client as client_module
 from pulsark.metadata.zookeeper import connection
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress
 from pulsark.metadata.zookeeper.client import takes_new_clients
@@ -337,13 +338,18 @@ def test_a_server_that_comes_back_empty_ends_the_session_and_is_refused(
     asyncio.run(scenario())
 
 
-def test_without_a_server_the_attempt_ends(tmp_path: Path) -> None:
+def test_without_a_server_the_attempt_is_told_of_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    nobody = ZooKeeperServer(tmp_path)
+    monkeypatch.setattr(client_module, "SAID_SECONDS", SESSION_SECONDS / 8)
+
     async def scenario() -> None:
-        nobody = ZooKeeperServer(tmp_path)
         with pytest.raises(MetadataError, match="cannot be reached"):
             await connected(ZooKeeperAddress(nobody.address), operation=SESSION_SECONDS / 4)
 
     asyncio.run(scenario())
+    assert f"ZooKeeper at {nobody.address} does not answer yet" in caplog.text
 
 
 def test_a_session_over_tls_with_a_login(tmp_path: Path) -> None:

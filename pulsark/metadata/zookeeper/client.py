@@ -56,6 +56,8 @@ log = logging.getLogger(__name__)
 SESSION_SECONDS: Final = 30.0
 OPERATION_SECONDS: Final = 30.0
 CLOSE_SECONDS: Final = 3.0
+SAID_SECONDS: Final = 3.0
+"""The time after which the log says that the first connection takes long."""
 _REFUSALS_MAX: Final = 4
 _HELLO_SECONDS: Final = 2.0
 
@@ -108,6 +110,10 @@ class ZooKeeperClient:
         ``("digest", "user:password")``.
         """
         client = cls(address, clock, session_seconds, operation_seconds, auth)
+        slow = "ZooKeeper at %s does not answer yet; it is tried for %.0f s"
+        said = asyncio.get_running_loop().call_later(
+            SAID_SECONDS, log.warning, slow, address.hosts, operation_seconds
+        )
         try:
             client._connection.start()
             async with asyncio.timeout(operation_seconds):
@@ -119,6 +125,8 @@ class ZooKeeperClient:
         except BaseException:
             await client.close()
             raise
+        finally:
+            said.cancel()
         return client
 
     @property
