@@ -49,6 +49,11 @@ def chores_of(broker: Broker) -> list[Chore]:
         broker.metadata, broker.ownership, broker.bundle_release, broker.share
     )
 
+    async def delete_namespaces() -> None:
+        for tenant in await broker.resources.tenants.list() if broker.share.leads else ():
+            await broker.namespace_deletion.settle(tenant)
+        await deleted_namespaces.look()
+
     async def delete_ledgers() -> None:
         if broker.share.leads:
             await delete_noted(broker.ledgers, broker.metadata)
@@ -63,7 +68,7 @@ def chores_of(broker: Broker) -> list[Chore]:
         *chores_of_topics(settings, topics, broker.deletion),
         Chore("lost topics", _LOST_CHECK_SECONDS, drop_lost),
         Chore("unused non-persistent topics", UNUSED_NON_PERSISTENT_TOPIC_SECONDS, drop_idle),
-        Chore("deleted namespaces", _DELETED_NAMESPACES_SECONDS, deleted_namespaces.look),
+        Chore("deleted namespaces", _DELETED_NAMESPACES_SECONDS, delete_namespaces),
         Chore("ledgers of deleted topics", _DELETED_CHECK_SECONDS, delete_ledgers),
         Chore("feature level", FEATURE_LEVEL_CHECK_SECONDS, follow_feature_level),
         Chore("load report", REPORT_SECONDS, broker.load_reports.report),
@@ -82,9 +87,7 @@ def _for_unloaded_topics(broker: Broker) -> Iterator[Chore]:
     """What is done for topics that nobody has loaded, and the sealing of those that are."""
     settings, share = broker.settings, broker.share
     unloaded = UnloadedTopics(settings, broker.metadata, broker.resources, broker.topics, share)
-    interrupted = InterruptedDeletions(
-        broker.resources, broker.catalog, broker.deletion, broker.namespace_deletion, share
-    )
+    interrupted = InterruptedDeletions(broker.resources, broker.catalog, broker.deletion, share)
     policies = UnloadedPolicies(
         broker.runtime,
         broker.metadata,

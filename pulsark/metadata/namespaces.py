@@ -16,6 +16,7 @@ from pulsark.metadata.paths import policies_path
 from pulsark.metadata.records import (
     AlreadyExistsError,
     DoesNotExistError,
+    InUseError,
     InvalidResourceError,
     Json,
 )
@@ -174,8 +175,7 @@ class Namespaces:
         """Apply ``change``, repeatedly if another writer is first. ``DoesNotExistError``."""
 
         def apply(old: Json) -> Json:
-            if old.get("deleted"):
-                raise DoesNotExistError(f"Namespace {name} does not exist")
+            _check_there(name, old)
             return _namespace_json(change(_namespace(name, old)))
 
         await records.change(self._store, policies_path(name), apply, f"Namespace {name}")
@@ -205,26 +205,52 @@ class Namespaces:
         """Undo ``begin_emptying``, because the namespace stays."""
         await self.update(name, lambda old: replace(old, emptying=False))
 
-    async def begin_delete(self, name: str) -> None:
-        """Hide the namespace, so that no more topics can be created in it."""
-        await self.update(name, lambda old: old)  # raises if it is absent
-        await self._mark(name, deleted=True)
+    async def require_emptying(self, name: str) -> None:
+        """``InUseError`` if all topics of a namespace are not to go any more."""
+        namespace = await self.get(name)
+        if namespace is not None and not namespace.emptying:
+            raise _not_emptying(name)
+
+    async def begin_delete(self, name: str, *, emptied: bool = False) -> None:
+        """Hide the namespace, so that no more topics can be created in it. ``DoesNotExistError``.
+
+        ``emptied``: ``InUseError`` if all its topics are not to go any more.
+        """
+
+        def hide(old: Json) -> Json:
+            _check_there(name, old)
+            if emptied and not old.get("emptying"):
+                raise _not_emptying(name)
+            return {**old, "deleted": True}
+
+        await records.change(self._store, policies_path(name), hide, f"Namespace {name}")
 
     async def cancel_delete(self, name: str) -> None:
         """Undo ``begin_delete``, because the namespace is in use."""
-        await self._mark(name, deleted=False)
-
-    async def finish_delete(self, name: str) -> None:
-        """Remove an empty namespace after ``begin_delete``."""
-        await records.delete(self._store, policies_path(name), f"Namespace {name}")
-
-    async def _mark(self, name: str, *, deleted: bool) -> None:
         await records.change(
             self._store,
             policies_path(name),
-            lambda old: {**old, "deleted": deleted},
+            lambda old: {**old, "deleted": False},
             f"Namespace {name}",
         )
+
+    async def finish_delete(self, name: str) -> None:
+        """Remove an empty namespace after ``begin_delete``; not one that was created since."""
+        if await self.get(name) is not None:
+            raise DoesNotExistError(f"Namespace {name} that was to be deleted is gone")
+        await records.delete(self._store, policies_path(name), f"Namespace {name}")
+
+
+def _check_there(name: str, record: Json) -> None:
+    if record.get("deleted"):
+        raise DoesNotExistError(f"Namespace {name} does not exist")
+
+
+def _not_emptying(name: str) -> InUseError:
+    return InUseError(
+        f"Namespace {name} was changed by an older broker, or deleted and made anew, while its "
+        "topics were deleted; try again if it is to go"
+    )
 
 
 def _namespace(name: str, record: Json) -> Namespace:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.errors import ClientError, ServerError
-from pulsark.metadata.records import InUseError
+from pulsark.metadata.records import DoesNotExistError, InUseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -217,6 +217,8 @@ def suppress_not_found() -> Iterator[None]:
     """What is to be deleted may be gone."""
     try:
         yield
+    except DoesNotExistError as error:
+        log.debug("another broker was first: %s", error)
     except ClientError as error:
         if error.code is not ServerError.TopicNotFound:
             raise

@@ -5,15 +5,18 @@ hidden: ``settle`` decides then.
 
 With force its topics go before. So that clients that connect again do not make new ones meanwhile,
 they get none from when this begins (``Namespace.emptying``); brokers that have not heard of it yet
-may make some, so it is looked at all the same. After a kill ``settle`` goes on with it.
+may make some, so it is looked at all the same. After a kill, or if a failure could not be noted,
+the leader goes on with it (``settle``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from pulsark.dispatch.topics.deletion import suppress_not_found
 from pulsark.errors import PulsarkError
@@ -22,7 +25,7 @@ from pulsark.metadata.records import DoesNotExistError, InUseError
 from pulsark.wire.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pulsark.dispatch.peers.topics_elsewhere import TopicsElsewhere
     from pulsark.dispatch.policies.schemas import Schemas
@@ -61,52 +64,72 @@ class NamespaceDeletion:
         self._elsewhere = elsewhere
         self._deciding = asyncio.Lock()
         """Held while a namespace is hidden."""
+        self._emptying: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def delete(self, name: str, *, force: bool) -> None:
         """Delete a namespace. ``InUseError`` if it has topics, which ``force`` deletes too."""
         if force:
-            await self._delete_with_topics(name)
+            try:
+                await self._delete_with_topics(name)
+            except Exception:
+                with suppress(PulsarkError):  # else it is as after a kill
+                    await self._resources.namespaces.end_emptying(name)
+                raise
         elif await self._has_topics(name) or not await self._delete_empty(name):
             raise InUseError("Cannot delete a namespace that has topics")
 
     async def _delete_with_topics(self, name: str) -> None:
+        """Other brokers may be about the same; what fails because of that is no failure."""
         namespaces = self._resources.namespaces
-        try:
-            await namespaces.begin_emptying(name)
-            for _ in range(_ATTEMPTS):
-                await self._delete_topics(name)
-                if await self._delete_empty(name):
-                    return
-        except Exception:
-            with suppress(PulsarkError):  # else it is as after a kill
-                await namespaces.end_emptying(name)
-            raise
-        await namespaces.end_emptying(name)
+        async with self._emptying_alone(name):
+            try:
+                await namespaces.begin_emptying(name)
+                for _ in range(_ATTEMPTS):
+                    await self._delete_topics(name)
+                    if await self._delete_empty(name, emptied=True):
+                        return
+            except PulsarkError:
+                if await namespaces.get(name) is None:
+                    return  # another broker was first
+                raise
         raise InUseError(
             f"Clients made topics of {name} again while they were deleted. Stop them, or "
             "switch autoTopicCreation of the namespace off, and try again"
         )
 
-    async def _delete_empty(self, name: str) -> bool:
+    def _emptying_alone(self, name: str) -> asyncio.Lock:
+        """Held while a namespace is deleted with its topics."""
+        lock = self._emptying.get(name)
+        if lock is None:
+            lock = self._emptying[name] = asyncio.Lock()
+        return lock
+
+    async def _delete_empty(self, name: str, *, emptied: bool = False) -> bool:
         """Delete a namespace that seems to have no topics; whether it is gone."""
         async with self._deciding:
             try:
-                await self._resources.namespaces.begin_delete(name)
+                await self._resources.namespaces.begin_delete(name, emptied=emptied)
                 return await self._decide(name)
             except DoesNotExistError:
                 return True  # another broker was first
 
     async def settle(self, tenant: str) -> None:
-        """Bring to their end, or decide about, deletions of namespaces that were broken off."""
+        """Bring to their end, or decide about, deletions of namespaces that were broken off.
+
+        What fails stays as it is until the next time.
+        """
         namespaces = self._resources.namespaces
         for name in await namespaces.hidden(tenant):
             async with self._deciding:
                 if name in await namespaces.hidden(tenant):
-                    await self._decide(name)
+                    with _told(name):
+                        await self._decide(name)
         for name in await namespaces.list(tenant):
             namespace = await namespaces.get(name)
-            if namespace is not None and namespace.emptying:
-                log.info("%s: completing its deletion, which was interrupted", name)
+            if namespace is None or not namespace.emptying or self._emptying_alone(name).locked():
+                continue
+            log.info("%s: completing its deletion, which was interrupted", name)
+            with _told(name):
                 await self._delete_with_topics(name)
 
     async def _decide(self, name: str) -> bool:
@@ -140,8 +163,11 @@ class NamespaceDeletion:
         return bool(await self._metadata.children(topics_path(MANAGED_LEDGERS, name)))
 
     async def _delete_topics(self, name: str) -> None:
+        """Before each it is looked whether another broker was first: then these are new ones."""
+        still = partial(self._resources.namespaces.require_emptying, name)
         for domain in (PERSISTENT, NON_PERSISTENT):
             for base in await self._resources.partitioned_topics.list(name, domain):
+                await still()
                 with suppress_not_found():
                     await self._deletion.delete_partitioned_topic(base, force=True)
         topics = await self._catalog.stored_topics(name)
@@ -150,5 +176,17 @@ class NamespaceDeletion:
         if elsewhere is not None:
             volatile += await elsewhere.non_persistent(name)
         for topic in [*topics, *map(TopicName.parse, volatile)]:
+            await still()
             with suppress_not_found():
                 await self._deletion.delete_topic(topic, force=True)
+
+
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    """What fails of one namespace keeps no others back."""
+    try:
+        yield
+    except DoesNotExistError:
+        log.debug("%s: another broker was first", name)
+    except PulsarkError as error:
+        log.warning("%s: cannot complete its deletion yet, trying again: %s", name, error)

@@ -13,7 +13,6 @@ from pulsark.wire.topic_name import NON_PERSISTENT, PERSISTENT
 if TYPE_CHECKING:
     from pulsark.dispatch.topics.catalog import TopicCatalog
     from pulsark.dispatch.topics.deletion import TopicDeletion
-    from pulsark.dispatch.topics.namespace_deletion import NamespaceDeletion
     from pulsark.dispatch.upkeep.share import Share
     from pulsark.metadata.namespaces import Namespace
     from pulsark.metadata.resources import Resources
@@ -24,44 +23,29 @@ LOOKS_A_TURN = 50
 
 
 class InterruptedDeletions:
-    """Goes on with them once for each claim of a bundle, and again if one fails.
-
-    What is of whole namespaces the leader looks at once, and when a broker has gone.
-    """
+    """Goes on with them once for each claim of a bundle, and again if one fails."""
 
     def __init__(
         self,
         resources: Resources,
         catalog: TopicCatalog,
         deletion: TopicDeletion,
-        namespace_deletion: NamespaceDeletion,
         share: Share,
     ) -> None:
         self._resources = resources
         self._catalog = catalog
         self._deletion = deletion
-        self._namespace_deletion = namespace_deletion
         self._share = share
         self._finished: set[object] = set()
         """Claims of bundles of which nothing is left to do."""
         self._settled: set[str] = set()
         """Namespaces that were looked at as a whole."""
-        self._settled_tenants: set[str] = set()
-        """Tenants of which no deletion of a namespace was left undone since ``_processes`` live."""
-        self._processes: frozenset[str] = frozenset()
         self._number = 0
 
     async def finish(self) -> None:
         """Bring to their end what can be brought there now."""
         self._number = 0
-        processes = self._share.processes
-        if self._processes - processes:
-            self._settled_tenants.clear()
-        self._processes = processes
         for tenant in await self._resources.tenants.list():
-            if self._share.leads and tenant not in self._settled_tenants:
-                await self._namespace_deletion.settle(tenant)
-                self._settled_tenants.add(tenant)
             for name in await self._resources.namespaces.list(tenant):
                 namespace = await self._resources.namespaces.get(name)
                 if namespace is not None:

@@ -45,11 +45,6 @@ class Share:
         """Whether this broker does what one of them has to do for all."""
         return self._registry.is_alone or self._leader.is_here
 
-    @property
-    def processes(self) -> frozenset[str]:
-        """The brokers that live. A successor of one is another process."""
-        return frozenset(each.instance for each in self._registry.live.values())
-
     async def has(self, name: TopicName) -> bool:
         """Whether a topic is this broker's, be it there or not."""
         namespace = await self._resources.namespaces.get(name.namespace_name)

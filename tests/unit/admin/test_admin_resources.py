@@ -136,9 +136,9 @@ def test_a_topic_that_appears_while_its_namespace_is_deleted(
 ) -> None:
     begin = api.broker.resources.namespaces.begin_delete
 
-    async def begin_late(name: str) -> None:
+    async def begin_late(name: str, *, emptied: bool) -> None:
         await api.broker.topics.load(TopicName.parse("late"), create=True)
-        await begin(name)
+        await begin(name, emptied=emptied)
 
     monkeypatch.setattr(api.broker.resources.namespaces, "begin_delete", begin_late)
     assert api.delete(f"{V2}/namespaces/public/default").status == 409

@@ -150,6 +150,9 @@ def test_a_namespace_that_is_being_deleted_is_not_there() -> None:
         await namespaces.begin_delete("public/default")
         await namespaces.create("public/default")  # as after a crash in between
         assert await namespaces.get("public/default") is not None
+        with pytest.raises(DoesNotExistError):
+            await namespaces.finish_delete("public/default")  # the other one is no more
+        assert await namespaces.get("public/default") is not None
 
     on_store(check)
 
