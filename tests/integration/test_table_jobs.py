@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pulsar
@@ -54,8 +53,16 @@ def run(
     return found
 
 
-def table_files(data: Path) -> list[Path]:
-    return list(data.rglob("*.parquet"))
+def are_sealed(admin: AdminClient, topic: str, closed: list[dict[str, Any]]) -> bool:
+    """Whether all that these ledgers have is in the table."""
+    path = topic.replace("://", "/")
+    found = admin.get(f"/{path}/tableFiles")["partitions"]
+    rows = {
+        ledger["ledgerId"]: sum(file["rows"] for file in ledger["files"])
+        for partition in found
+        for ledger in partition["ledgers"]
+    }
+    return all(rows.get(part["ledgerId"]) == part["entries"] for part in closed)
 
 
 def eventually(what: Any) -> None:
@@ -86,7 +93,7 @@ def test_retention_is_applied_to_the_table_and_earliest_follows(
     while len(closed) < 2:
         ids += [producer.send(str(len(ids) + number).encode()) for number in range(10)]
         closed = [part for part in ledgers(admin, topic) if not part["open"]]
-    eventually(lambda: len(table_files(standalone.data_dir)) >= 2)
+    eventually(lambda: are_sealed(admin, topic, closed))
     found = run(capsys, standalone, "apply_retention", "--namespace", "public/tables")
     assert (found["topics"], found["ledgers"], found["rows"]) == (1, 0, 0)
     nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
