@@ -236,9 +236,9 @@ class Namespaces:
 
     async def finish_delete(self, name: str) -> None:
         """Remove an empty namespace after ``begin_delete``; not one that was created since."""
-        if await self.get(name) is not None:
-            raise DoesNotExistError(f"Namespace {name} that was to be deleted is gone")
-        await records.delete(self._store, policies_path(name), f"Namespace {name}")
+        await records.delete_marked(
+            self._store, policies_path(name), "deleted", f"Namespace {name}"
+        )
 
 
 def _check_there(name: str, record: Json) -> None:

@@ -95,3 +95,19 @@ async def delete(store: MetadataStore, path: str, what: str) -> None:
         await store.delete(path, found.version)
     except BadVersionError as error:
         raise MetadataError(f"{what} was changed at the same time; try again") from error
+
+
+async def delete_marked(store: MetadataStore, path: str, mark: str, what: str) -> None:
+    """Remove a record with a mark, repeatedly if another writer is first. ``DoesNotExistError``.
+
+    One without the mark is that of a successor, and stays.
+    """
+    while True:
+        found = await store.get(path)
+        if found is None or not decode(found).get(mark):
+            raise DoesNotExistError(f"{what} does not exist")
+        try:
+            await store.delete(path, found.version)
+        except BadVersionError:
+            continue
+        return

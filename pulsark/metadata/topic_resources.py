@@ -105,8 +105,10 @@ class PartitionedTopics:
         )
 
     async def delete(self, name: TopicName) -> None:
-        """Remove a topic's record. Raises ``DoesNotExistError``."""
-        await records.delete(self._store, partitioned_topic_path(name), f"Topic {name}")
+        """Remove a topic's record after ``begin_delete``. Raises ``DoesNotExistError``."""
+        await records.delete_marked(
+            self._store, partitioned_topic_path(name), "deleting", f"Topic {name}"
+        )
 
 
 class TopicPolicyRecords:

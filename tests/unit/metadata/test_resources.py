@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -231,10 +232,35 @@ def test_partitioned_topics() -> None:
         await topics.set_properties(TOPIC, {"k": "w"})
         grown = await topics.get(TOPIC)
         assert grown == replace(created, partitions=4, properties={"k": "w"})
+        with pytest.raises(DoesNotExistError):
+            await topics.delete(TOPIC)  # it is another one: this one's deletion has not begun
+        await topics.begin_delete(TOPIC)
         await topics.delete(TOPIC)
         assert await topics.get(TOPIC) is None
         again = await topics.create(TOPIC, 1)
         assert again.topic_id != created.topic_id
+
+    on_store(check)
+
+
+@pytest.mark.parametrize("what", ["begin_delete", "delete"])
+def test_two_brokers_that_delete_a_partitioned_topic_do_not_disturb_each_other(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check(resources: Resources, store: MemoryMetadataStore) -> None:
+        topics, delete = resources.partitioned_topics, store.delete
+
+        async def late(path: str, expected_version: int) -> None:
+            monkeypatch.undo()
+            await getattr(topics, what)(TOPIC)  # at the other broker
+            await delete(path, expected_version)
+
+        await topics.create(TOPIC, 3)
+        await topics.begin_delete(TOPIC)
+        monkeypatch.setattr(store, "delete", late)
+        with suppress(DoesNotExistError):
+            await topics.delete(TOPIC)
+        assert await topics.record(TOPIC) is None
 
     on_store(check)
 
