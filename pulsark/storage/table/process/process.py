@@ -305,8 +305,9 @@ class TableProcess:
         """Let a new process load what a request takes: if it ends meanwhile, that is not why."""
         try:
             await _send(process, pipe.encode({"op": "begin", "for": op}), REPLY_SECONDS)
-            await _reply(process, REPLY_SECONDS)
-        except (OSError, EOFError, TimeoutError) as e:
+            document, _ = await _reply(process, REPLY_SECONDS)
+            _checked(document)
+        except (OSError, EOFError, TimeoutError, StorageError) as e:
             self._restarts.failed(subject)
             self._kill()
             raise StorageError(f"a table process ended before it was ready: {e!r}") from None

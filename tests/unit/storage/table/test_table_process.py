@@ -36,6 +36,7 @@ class Worker:
     def __init__(self, most: float, *, stopped: bool) -> None:
         self.stdin, self.stdout = self, asyncio.StreamReader()
         self.returncode: int | None = None
+        self.answer: dict[str, Any] = {"files": []}
         self._left = most
         self._stopped = stopped
         if most == 0 and not stopped:
@@ -47,7 +48,7 @@ class Worker:
             if not self._stopped:
                 self.kill()
         elif self.returncode is None:
-            self.stdout.feed_data(pipe.encode({"files": []}))
+            self.stdout.feed_data(pipe.encode(self.answer))
 
     async def drain(self) -> None:
         if self._left < 0 and self._stopped:
@@ -74,12 +75,14 @@ class Machine:
         self.most = math.inf
         """The messages that each worker takes."""
         self.stopped = self.full = False
+        self.answer: dict[str, Any] = {"files": []}
 
     async def start(self, *_: Any, **__: Any) -> Worker:
         if self.full:
             raise OSError(11, "Resource temporarily unavailable")
         self.starts.append(now())
         self.workers.append(Worker(self.most, stopped=self.stopped))
+        self.workers[-1].answer = self.answer
         return self.workers[-1]
 
     async def fail(self, process: TableProcess, times: int) -> None:
@@ -265,6 +268,26 @@ def test_one_that_ends_while_it_loads_ends_for_no_reason_of_the_request(
         machine.most = LOADED
         with pytest.raises(ProcessEndedError):
             await sealed(process)
+
+    run(scenario)
+
+
+def test_one_that_cannot_load_what_a_request_takes_does_not_get_the_request(
+    run: Callable[..., None],
+) -> None:
+    """It would say that a defect kept it from sealing these entries, and they are sound."""
+
+    async def scenario(process: TableProcess, machine: Machine) -> None:
+        why = "libarrow.so: failed to map segment from shared object"
+        machine.answer = {"error": "StorageError", "message": why}
+        for _ in range(3):
+            with pytest.raises(StorageError, match="failed to map segment") as found:
+                await sealed(process)
+            assert found.type is StorageError
+            assert machine.workers[-1].returncode is not None
+        assert now() == 1, "it is started less and less often"
+        machine.answer = {"files": []}
+        await sealed(process)
 
     run(scenario)
 
