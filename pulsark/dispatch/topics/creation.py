@@ -106,10 +106,7 @@ class TopicCreation:
     async def _namespace(self, name: TopicName) -> Namespace:
         """Where a topic is asked for; ``ClientError`` if all topics there are going."""
         namespace = await self._ownership.namespace(name)
-        if namespace.emptying:
-            raise ClientError(
-                ServerError.ServiceNotReady, f"Namespace {namespace.name} is being deleted"
-            )
+        _check_stays(namespace)
         return namespace
 
     @contextmanager
@@ -140,7 +137,7 @@ class TopicCreation:
             return 0
         if self._elsewhere() is None:  # else another broker may serve topics of this kind
             self._topics.check_enabled(name)
-        namespace = await self._namespace(name)
+        namespace = await self._ownership.namespace(name)
         found = await self._resources.partitioned_topics.get(name)
         if found is not None:
             return found.partitions
@@ -155,6 +152,7 @@ class TopicCreation:
         created = auto_topic_creation(self._settings, namespace.policies)
         if not (create and created.allowed):
             raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
+        _check_stays(namespace)
         if created.partitions and name.partition < 0:
             try:
                 await self.create_partitioned_topic(name, created.partitions, {})
@@ -259,3 +257,10 @@ class TopicCreation:
                     durable=True,
                     replicated=one.replicated,
                 )
+
+
+def _check_stays(namespace: Namespace) -> None:
+    if namespace.emptying:
+        raise ClientError(
+            ServerError.ServiceNotReady, f"Namespace {namespace.name} is being deleted"
+        )

@@ -18,6 +18,7 @@ from tests.support.two_brokers import TwoBrokers
 NAMESPACE = "public/n"
 TOPICS = [TopicName.parse(f"persistent://{NAMESPACE}/t-{number}") for number in range(20)]
 PARTITIONED = TopicName.parse(f"persistent://{NAMESPACE}/p")
+MISSING = TopicName.parse(f"persistent://{NAMESPACE}/missing")
 OTHER = "public/o"
 ROUND = 610.0
 """After it the leader has looked for deletions that were broken off."""
@@ -84,6 +85,21 @@ async def test_it_goes_on_after_a_kill(broker) -> None:
     assert await broker.broker.resources.namespaces.get(NAMESPACE) is None
     await broker.broker.resources.namespaces.create(NAMESPACE)
     assert await broker.broker.catalog.list_topics(NAMESPACE) == []
+
+
+@scenario(**SETTINGS)
+async def test_what_is_there_and_what_is_not_can_be_asked_meanwhile(broker) -> None:
+    await filled(broker)
+    creation = broker.broker.creation
+    await creation.create_partitioned_topic(PARTITIONED, 3, {})
+    await broker.broker.resources.namespaces.begin_emptying(NAMESPACE)
+    for create in (True, False):
+        assert await creation.partition_count(PARTITIONED, create=create) == 3
+        assert await creation.partition_count(TOPICS[0], create=create) == 0
+    with pytest.raises(ClientError, match="does not exist"):
+        await creation.partition_count(MISSING, create=False)
+    with pytest.raises(ClientError, match="Namespace public/n is being deleted"):
+        await creation.partition_count(MISSING, create=True)
 
 
 @scenario(**SETTINGS)
