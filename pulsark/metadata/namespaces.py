@@ -87,18 +87,16 @@ class Namespaces:
 
     async def list(self, tenant: str) -> list[str]:
         """Full names of a tenant's namespaces, sorted."""
-        names = [f"{tenant}/{c}" for c in await self._store.children(policies_path(tenant))]
-        return [name for name in names if await self.get(name) is not None]
+        return [name for name in await self.names(tenant) if await self.get(name) is not None]
 
-    async def hidden(self, tenant: str) -> Sequence[str]:
-        """Full names of a tenant's namespaces that are being deleted, sorted."""
-        found = []
-        for child in await self._store.children(policies_path(tenant)):
-            name = f"{tenant}/{child}"
-            record = await records.read(self._store, policies_path(name))
-            if record is not None and record.get("deleted"):
-                found.append(name)
-        return found
+    async def names(self, tenant: str) -> Sequence[str]:
+        """The same, those that are being deleted among them."""
+        return [f"{tenant}/{each}" for each in await self._store.children(policies_path(tenant))]
+
+    async def is_hidden(self, name: str) -> bool:
+        """Whether a namespace is there, and being deleted."""
+        record = await records.read(self._store, policies_path(name))
+        return record is not None and bool(record.get("deleted"))
 
     async def get(self, name: str) -> Namespace | None:
         """A namespace, unless it is absent or being deleted."""

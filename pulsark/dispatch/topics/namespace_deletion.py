@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
+from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.topics.deletion import suppress_not_found
 from pulsark.errors import PulsarkError
 from pulsark.metadata.paths import MANAGED_LEDGERS, namespace_schemas_path, topic_below, topics_path
@@ -118,19 +119,22 @@ class NamespaceDeletion:
 
         What fails stays as it is until the next time.
         """
-        namespaces = self._resources.namespaces
-        for name in await namespaces.hidden(tenant):
-            async with self._deciding:
-                if name in await namespaces.hidden(tenant):
-                    with _told(name):
-                        await self._decide(name)
-        for name in await namespaces.list(tenant):
-            namespace = await namespaces.get(name)
-            if namespace is None or not namespace.emptying or self._emptying_alone(name).locked():
-                continue
-            log.info("%s: completing its deletion, which was interrupted", name)
+        async for name in in_turns(await self._resources.namespaces.names(tenant)):
             with _told(name):
-                await self._delete_with_topics(name)
+                await self._settle(name)
+
+    async def _settle(self, name: str) -> None:
+        namespaces = self._resources.namespaces
+        namespace = await namespaces.get(name)
+        if namespace is None:
+            async with self._deciding:
+                if await namespaces.is_hidden(name):
+                    await self._decide(name)
+            namespace = await namespaces.get(name)
+        if namespace is None or not namespace.emptying or self._emptying_alone(name).locked():
+            return
+        log.info("%s: completing its deletion, which was interrupted", name)
+        await self._delete_with_topics(name)
 
     async def _decide(self, name: str) -> bool:
         """Remove a hidden namespace, or show it again if it has topics; whether it is gone."""

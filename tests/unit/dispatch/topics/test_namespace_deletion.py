@@ -10,7 +10,9 @@ import pytest
 from pulsark.dispatch.topics.deletion import TopicDeletion
 from pulsark.errors import ClientError, MetadataError, ServerError
 from pulsark.metadata.namespaces import Namespaces
+from pulsark.metadata.paths import policies_path
 from pulsark.metadata.records import InUseError
+from pulsark.metadata.store import ABSENT
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, scenario
 from tests.support.two_brokers import TwoBrokers
@@ -155,6 +157,7 @@ async def test_one_that_cannot_go_on_yet_keeps_no_others_back(broker, monkeypatc
     await namespaces.create(OTHER)
     for name in (NAMESPACE, OTHER):
         await namespaces.begin_emptying(name)  # and it is killed
+    await broker.metadata.put(policies_path("public/damaged"), b"[]", ABSENT)
     delete_topic = TopicDeletion.delete_topic
 
     async def fail(deletion: TopicDeletion, name: TopicName, *, force: bool) -> None:
