@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -27,6 +28,8 @@ class Process:
         self.objects = 1 << 20
         self.busy = False
         self.searches = 0
+        self.worked = 0.0
+        """Processor time, in seconds."""
 
     def is_busy(self) -> bool:
         return self.busy
@@ -35,42 +38,48 @@ class Process:
         self.searches += 1
         self.bytes -= 50 << 20
 
+    async def looked(self) -> int:
+        """The searches until after the next look."""
+        await asyncio.sleep(LOOK_SECONDS)
+        return self.searches
+
+
+def begun(process: Process, collect: Callable[[], None]) -> Garbage:
+    garbage = Garbage(
+        lambda: process.worked,
+        process,  # type: ignore[arg-type]
+        lambda: process.bytes,
+        collect,
+        lambda: process.objects,
+    )
+    garbage.start()
+    return garbage
+
 
 def test_garbage_is_looked_for_when_memory_has_grown() -> None:
     async def main() -> None:
         process = Process()
-        garbage = Garbage(
-            lambda: 0.0,
-            process,  # type: ignore[arg-type]
-            lambda: process.bytes,
-            process.collect,
-            lambda: process.objects,
-        )
-        garbage.start()
+        garbage = begun(process, process.collect)
 
-        async def searches() -> int:
-            await asyncio.sleep(LOOK_SECONDS)
-            return process.searches
-
-        assert await searches() == 0
+        assert await process.looked() == 0
         process.bytes += GROWTH_BYTES - 1
-        assert await searches() == 0
+        assert await process.looked() == 0
         process.bytes += 1
-        assert await searches() == 1
-        assert await searches() == 1  # what was left counts as what there was before
+        assert await process.looked() == 1
+        assert await process.looked() == 1  # what was left counts as what there was before
         process.busy = True
         process.bytes += GROWTH_BYTES
-        assert await searches() == 1
+        assert await process.looked() == 1
         process.bytes += URGENT_GROWTH_BYTES - GROWTH_BYTES
-        assert await searches() == 2
+        assert await process.looked() == 2
         process.busy = False
         process.bytes -= 100 << 20
-        assert await searches() == 2
+        assert await process.looked() == 2
         process.bytes += GROWTH_BYTES
-        assert await searches() == 3
+        assert await process.looked() == 3
         garbage.close()
         process.bytes += URGENT_GROWTH_BYTES
-        assert await searches() == 3
+        assert await process.looked() == 3
 
     with Simulation() as sim:
         sim.run(main())
@@ -81,38 +90,25 @@ def test_a_search_that_would_stop_the_broker_for_long_is_not_begun(
 ) -> None:
     async def main() -> None:
         process = Process()
-        worked = 0.0
 
         def collect() -> None:
-            nonlocal worked
             process.searches += 1
-            worked += process.objects * PAUSE_SECONDS_MAX / 10_000_000
+            process.worked += process.objects * PAUSE_SECONDS_MAX / 10_000_000
 
-        garbage = Garbage(
-            lambda: worked,
-            process,  # type: ignore[arg-type]
-            lambda: process.bytes,
-            collect,
-            lambda: process.objects,
-        )
-        garbage.start()
-
-        async def searches() -> int:
-            await asyncio.sleep(LOOK_SECONDS)
-            return process.searches
+        garbage = begun(process, collect)
 
         process.objects = 9_000_000
         process.bytes += GROWTH_BYTES
-        assert await searches() == 1
+        assert await process.looked() == 1
         process.objects = 11_000_000
         process.bytes += GROWTH_BYTES
-        assert await searches() == 1
+        assert await process.looked() == 1
         process.bytes += GROWTH_BYTES
-        assert await searches() == 1
+        assert await process.looked() == 1
         process.objects = 9_000_000
-        assert await searches() == 2
+        assert await process.looked() == 2
         process.bytes += 100 * GROWTH_BYTES  # of messages
-        assert await searches() == 3
+        assert await process.looked() == 3
         garbage.close()
 
     with Simulation() as sim:
@@ -126,26 +122,16 @@ def test_a_process_that_stood_still_in_a_search_searches_again() -> None:
 
     async def main() -> None:
         process = Process()
-        worked = 0.0
 
         def collect() -> None:
-            nonlocal worked
             process.searches += 1
-            worked += 0.1
+            process.worked += 0.1
             sim.loop.advance(60)
 
-        garbage = Garbage(
-            lambda: worked,
-            process,  # type: ignore[arg-type]
-            lambda: process.bytes,
-            collect,
-            lambda: process.objects,
-        )
-        garbage.start()
+        garbage = begun(process, collect)
         for number in range(1, 4):
             process.bytes += GROWTH_BYTES
-            await asyncio.sleep(LOOK_SECONDS)
-            assert process.searches == number
+            assert await process.looked() == number
         garbage.close()
 
     with Simulation() as sim:

@@ -207,6 +207,17 @@ async def test_a_split_that_is_not_answered_is_made_once(broker, fates, keep) ->
     assert len(boundaries(broker)) == 6
 
 
+async def made_unheard(
+    broker: BrokerInMemory, store: ShakySplit, *, keep: bool
+) -> asyncio.Future[list[str]]:
+    """A split that is made, of which the broker does not know what became of it."""
+    store.of_splits = [Fate.UNHEARD]
+    splitting = asyncio.ensure_future(broker.broker.bundle_split.split(WHOLE, MIDDLE, keep=keep))
+    while broker._tree.get(bundle_owner_path(WHOLE)) is not None:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    return splitting
+
+
 @scenario()
 async def test_what_is_claimed_before_the_answer_comes_stays_this_brokers(broker) -> None:
     """The split is made, and known to clients, while this broker does not know what became of it.
@@ -215,11 +226,8 @@ async def test_what_is_claimed_before_the_answer_comes_stays_this_brokers(broker
     """
     store = await over_shaky_store(broker)
     client = await busy(broker)
-    store.of_splits = [Fate.UNHEARD]
     one = broker.broker
-    splitting = asyncio.ensure_future(one.bundle_split.split(WHOLE, MIDDLE, keep=False))
-    while broker._tree.get(bundle_owner_path(WHOLE)) is not None:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    splitting = await made_unheard(broker, store, keep=False)
     client.hang_up()
     topic = await one.topics.load(RIGHT)
     assert not splitting.done()
@@ -238,11 +246,8 @@ async def test_what_is_given_up_before_the_answer_comes_is_nobodys_until_it_is_c
     store = await over_shaky_store(broker)
     client = await busy(broker)
     two = await broker.another()
-    store.of_splits = [Fate.UNHEARD]
     one = broker.broker
-    splitting = asyncio.ensure_future(one.bundle_split.split(WHOLE, MIDDLE, keep=True))
-    while broker._tree.get(bundle_owner_path(WHOLE)) is not None:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    splitting = await made_unheard(broker, store, keep=True)
     client.hang_up()
     await one.ownership.claim(HALVES[1])
     await one.bundle_release.release(HALVES[1])
