@@ -50,8 +50,9 @@ def chores_of(broker: Broker) -> list[Chore]:
     )
 
     async def delete_namespaces() -> None:
-        for tenant in await broker.resources.tenants.list() if broker.share.leads else ():
-            await broker.namespace_deletion.settle(tenant)
+        if broker.share.leads:
+            for tenant in await broker.resources.tenants.list():
+                await broker.namespace_deletion.settle(tenant)
         await deleted_namespaces.look()
 
     async def delete_ledgers() -> None:
