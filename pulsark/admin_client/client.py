@@ -66,9 +66,12 @@ class AdminClient:
         *,
         known: bool = False,
         credentials: Credentials | None = None,
+        timeout_s: float | None = TIMEOUT_SECONDS,
     ) -> None:
+        """``timeout_s``: how long each answer may take; ``None``: it is waited for."""
         self.url = url
         self._credentials = credentials or Credentials()
+        self._timeout_s = timeout_s
         self.patience_s = patience_s
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -158,8 +161,8 @@ class AdminClient:
         host, port = self._parts.hostname or "", self._parts.port
         if self._parts.scheme == "https":
             context = self._credentials.ssl_context()
-            return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS, context=context)
-        return http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
+            return http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
+        return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
 
     def _headers(self, *, has_body: bool) -> dict[str, str]:
         """What each request carries."""

@@ -23,6 +23,8 @@ CODECS = {"LZ4": 200 * MIB, "ZLIB": 200 * MIB, "ZSTD": 200 * MIB, "SNAPPY": 64 *
 """How large the payloads become; as they come, they are smaller than a message may be."""
 TINY = 300_000
 RUN_SECONDS = 60.0
+SEAL_SECONDS = 240.0
+"""For some seconds of a processor, where other tests leave none."""
 
 
 @cache
@@ -73,8 +75,8 @@ def looked_into(broker: Secured, topic: str) -> None:
 
 
 def sealed(broker: Secured, topic: str) -> None:
-    """Have it become rows, in the process for that."""
-    admin, path = broker.admin(), "/" + topic.replace("://", "/", 1)
+    """Have it become rows, in the process for that, which goes behind all others."""
+    admin, path = broker.admin(timeout_s=SEAL_SECONDS), "/" + topic.replace("://", "/", 1)
     admin.call("POST", f"{path}/seal")
     table = admin.get(f"{path}/table")
     assert table["rows"] == 1, table

@@ -13,7 +13,7 @@ from pathlib import Path
 import jwt
 import trustme
 
-from pulsark.admin_client.client import AdminClient
+from pulsark.admin_client.client import TIMEOUT_SECONDS, AdminClient
 from pulsark.admin_client.credentials import Credentials
 from tests.support.standalone import Standalone
 
@@ -57,9 +57,10 @@ class Secured(Standalone):
         words = [f"--set={name}={value}" for name, value in settings.items()]
         super().__init__(folder / "data", *words, *args, env=env)
 
-    def admin(self, role: str = SUPER_USER) -> AdminClient:
+    def admin(self, role: str = SUPER_USER, timeout_s: float = TIMEOUT_SECONDS) -> AdminClient:
         """The admin API for one role."""
-        return AdminClient(self.web_url, credentials=self.credentials(role))
+        credentials = self.credentials(role)
+        return AdminClient(self.web_url, credentials=credentials, timeout_s=timeout_s)
 
     def credentials(self, role: str = SUPER_USER) -> Credentials:
         """What one role needs, on each port."""

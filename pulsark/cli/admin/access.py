@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from pulsark.admin_client.client import AdminClient
+from pulsark.admin_client.client import TIMEOUT_SECONDS, AdminClient
 from pulsark.admin_client.credentials import Credentials
 from pulsark.cli.terminal.login import LOGIN, CommandLogin
 
@@ -19,6 +19,6 @@ def credentials() -> Credentials:
     return replace(found, trust_path=login.trust_path or found.trust_path)
 
 
-def admin_client(url: str) -> AdminClient:
-    """A client of the admin API that logs in."""
-    return AdminClient(url, credentials=credentials())
+def admin_client(url: str, timeout_s: float | None = TIMEOUT_SECONDS) -> AdminClient:
+    """A client of the admin API that logs in; ``timeout_s`` as there."""
+    return AdminClient(url, credentials=credentials(), timeout_s=timeout_s)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from collections import Counter
 from datetime import UTC, datetime
@@ -15,11 +17,14 @@ from pulsark.cli.admin.access import admin_client
 from pulsark.cli.terminal.arguments import DEFAULT_ADMIN_URL, AdminUrl, Json, Topic
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.cli.terminal.output import human_rate, human_size, print_json, print_table
+from pulsark.errors import PulsarkError
 from pulsark.wire.topic_name import NON_PERSISTENT, PERSISTENT, TopicName, parse_namespace
 
 topics = typer.Typer(help="List, create and inspect topics.", no_args_is_help=True)
 
 POLL_SECONDS = 0.2
+PROGRESS_SECONDS = 5.0
+"""Between two lines that say how far sealing is."""
 
 
 @topics.command("list")
@@ -109,8 +114,30 @@ def seal_topic(
     as_json: Json = False,
 ) -> None:
     """Bring everything published by now into the topic's table, and print where it is."""
-    admin_client(admin_url).call("POST", f"{topic_path(TopicName.parse(topic))}/seal")
+    path = topic_path(TopicName.parse(topic))
+    done = threading.Event()
+    told = threading.Thread(
+        target=_tell_of_sealing, args=(admin_client(admin_url), path, done), daemon=True
+    )
+    told.start()
+    try:  # as long as it takes: clients that publish go first
+        admin_client(admin_url, timeout_s=None).call("POST", f"{path}/seal")
+    finally:
+        done.set()
     topic_table(topic, admin_url, as_json)
+
+
+def _tell_of_sealing(client: AdminClient, path: str, done: threading.Event) -> None:
+    """Say how many rows there are, again and again until it is done."""
+    while not done.wait(PROGRESS_SECONDS):
+        try:
+            answer = client.request("GET", f"{path}/table")
+            rows = 0 if answer.status == 404 else client.value_of(answer)["rows"]
+            said = f"sealing: {rows:,} rows are in the table"
+        except PulsarkError as error:
+            said = str(error)
+        if not done.is_set():
+            print(said, file=sys.stderr)
 
 
 @topics.command("table")
