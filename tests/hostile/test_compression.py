@@ -77,6 +77,7 @@ def looked_into(broker: Secured, topic: str) -> None:
 def sealed(broker: Secured, topic: str) -> None:
     """Have it become rows, in the process for that, which goes behind all others."""
     admin, path = broker.admin(timeout_s=SEAL_SECONDS), "/" + topic.replace("://", "/", 1)
+    admin.call("PUT", f"{path}/subscription/kept")  # a topic without any is deleted after a minute
     admin.call("POST", f"{path}/seal")
     table = admin.get(f"{path}/table")
     assert table["rows"] == 1, table
