@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import gc
 import os
 import queue
@@ -20,7 +19,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -457,43 +456,3 @@ class Runtime:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sure_clock", SureClock(self.clock))
-
-
-LOCK_NAME = "LOCK"
-"""The file in a directory whose lock says that a process uses it."""
-
-
-def lock_directory(path: str) -> int | None:
-    """Take the exclusive lock of a directory; ``None`` if another process holds it.
-
-    The lock ends with the process or when the returned descriptor is closed.
-    """
-    return lock_file(os.path.join(path, LOCK_NAME), create=True)
-
-
-@contextlib.contextmanager
-def holding(lock: int) -> Iterator[None]:
-    """Hold the lock of an open file; waits in turn for other processes. Blocks."""
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(lock, fcntl.LOCK_UN)
-
-
-def lock_file(path: str, *, create: bool = False, wait: bool = False) -> int | None:
-    """Take the exclusive lock of a file; ``None`` if another process holds it, or it is not there.
-
-    The lock ends with the process or when the returned descriptor is closed. ``wait`` blocks.
-    """
-    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-    try:
-        fd = os.open(path, flags, 0o644)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    return fd

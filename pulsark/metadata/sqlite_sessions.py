@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pulsark.errors import MetadataError, MetadataRefusedError
+from pulsark.file_locks import holding, lock_file
 from pulsark.limits import METADATA_CHANGES_KEPT
 from pulsark.metadata.sqlite_file import (
     SCHEMA_VERSION,
@@ -34,7 +35,6 @@ from pulsark.metadata.sqlite_file import (
     write_history,
 )
 from pulsark.metadata.sqlite_writes import end_sessions
-from pulsark.runtime import holding, lock_file
 
 if TYPE_CHECKING:
     import sqlite3

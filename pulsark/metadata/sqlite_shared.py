@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsark.errors import MetadataRefusedError
+from pulsark.file_locks import holding, lock_file
 from pulsark.metadata.changes import Check
 from pulsark.metadata.history import NONCE_BITS
 from pulsark.metadata.session import SIGNS_A_DEADLINE, Session
@@ -36,7 +37,7 @@ from pulsark.metadata.sqlite_sessions import (
     stop_process,
 )
 from pulsark.metadata.sqlite_writes import commit, transaction
-from pulsark.runtime import Runtime, Worker, holding, lock_file, run_in_worker
+from pulsark.runtime import Runtime, Worker, run_in_worker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

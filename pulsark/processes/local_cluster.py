@@ -30,6 +30,7 @@ from pulsark import __version__
 from pulsark.config.addresses import asks_for_login, check_access
 from pulsark.config.several_brokers import of_broker, own_ports
 from pulsark.errors import ConfigError
+from pulsark.file_locks import lock_directory
 from pulsark.processes.access import warn_of_access
 from pulsark.processes.bookkeeper_server import LOCK, BookieServer
 from pulsark.processes.cluster_metadata import initialize_cluster
@@ -39,7 +40,7 @@ from pulsark.processes.kept_server import KeptServer
 from pulsark.processes.maven import class_path
 from pulsark.processes.until_signal import serve_until_signal
 from pulsark.processes.zookeeper_server import ZooKeeperServer
-from pulsark.runtime import OsDisk, ThreadWorker, lock_directory, run_in_worker
+from pulsark.runtime import OsDisk, ThreadWorker, run_in_worker
 from pulsark.storage.backup.data_dir import Locks
 from pulsark.storage.bookkeeper.paths import CLUSTER
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pulsark.errors import ConfigError
+from pulsark.file_locks import holding
 from pulsark.processes.java_process import JavaProcess, java
-from pulsark.runtime import holding
 
 REPOSITORY = "https://repo1.maven.org/maven2/"
 

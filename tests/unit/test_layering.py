@@ -8,7 +8,17 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "pulsark"
-BASE = ("errors", "limits", "patterns", "runtime", "tasks", "http_answer", "log_format", "config")
+BASE = (
+    "errors",
+    "limits",
+    "patterns",
+    "file_locks",
+    "runtime",
+    "tasks",
+    "http_answer",
+    "log_format",
+    "config",
+)
 """What everything may import."""
 ROOMS = (
     # What is spoken and what is kept, without sockets and disks.

@@ -15,12 +15,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pulsark.errors import ConfigError
-from pulsark.runtime import LOCK_NAME, Disk, lock_directory
+from pulsark.file_locks import LOCK_NAME, lock_directory
 from pulsark.storage.bookie.fleet import BookieHome
 from pulsark.storage.roots.root_files import absolute
 
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pulsark.config.settings import Settings
+    from pulsark.runtime import Disk
 
 METADATA_NAME = "metadata.db"
 READY_NAME = "standalone.json"
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +141,18 @@ def _locked(data: DataDir, paths: Sequence[str]) -> Iterator[Locks]:
     held = {}
     try:
         for path in dict.fromkeys(map(os.path.realpath, paths)):
+            key = "dataDir" if path == os.path.realpath(data.path) else "bookies"
             try:
                 lock = lock_directory(path)
-            except OSError:
+            except OSError as error:
+                if error.errno in _NO_LOCKS:
+                    raise ConfigError(
+                        f"{key}: the file system of {path} has no locks ({error.strerror}), so "
+                        "nothing keeps other processes out; choose a directory on another one "
+                        "(--data-dir, journalDirectories, ledgerDirectories)"
+                    ) from error
                 continue  # its users report why it cannot be used
             if lock is None:
-                key = "dataDir" if path == os.path.realpath(data.path) else "bookies"
                 raise ConfigError(
                     f"{key}: {path} is in use by another process; stop it or choose another "
                     "directory (--data-dir, journalDirectories, ledgerDirectories)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from pulsark.runtime import LOCK_NAME, Disk
+from pulsark.file_locks import LOCK_NAME
 from pulsark.storage.backup.copier import Copier
 from pulsark.storage.backup.manifest import METADATA_NAME, BackupError, Manifest
 from pulsark.storage.bookie.identity import IDENTITY_NAME
@@ -13,6 +13,7 @@ from pulsark.storage.bookie.identity import IDENTITY_NAME
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from pulsark.runtime import Disk
     from pulsark.storage.backup.data_dir import DataDir
 
 

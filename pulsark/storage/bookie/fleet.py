@@ -19,10 +19,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsark.errors import ConfigError, PulsarkError, StorageError
+from pulsark.file_locks import LOCK_NAME
 from pulsark.limits import ADOPTED_LEDGER_IDS_LEFT_OUT
 from pulsark.metadata.paths import BOOKIES, LEDGER_ID_COUNTER, bookie_path
 from pulsark.metadata.store import ABSENT, MetadataStore
-from pulsark.runtime import LOCK_NAME, Disk, Runtime
 from pulsark.storage.bookie.claims import WAYS_OUT, OtherStoreError, Seen, foreign, older
 from pulsark.storage.bookie.embedded import EmbeddedBookie
 from pulsark.storage.bookie.identity import load_identity
@@ -30,6 +30,7 @@ from pulsark.storage.bookie.identity import load_identity
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from pulsark.runtime import Disk, Runtime
     from pulsark.storage.bookie.journal_settings import JournalSettings
 
 log = logging.getLogger(__name__)
