@@ -86,10 +86,16 @@ class ConfigError(PulsarkError):
     ) -> ConfigError:
         """The port that the setting ``key`` names cannot be opened."""
         if error.errno == errno.EADDRINUSE:
-            return cls(f"{key}: port {port} is in use; stop the other process or choose another")
+            return PortInUseError(
+                f"{key}: port {port} is in use; stop the other process or choose another"
+            )
         return cls(
             f"{key}: cannot listen on {' and '.join(hosts)}, port {port}: {error.strerror or error}"
         )
+
+
+class PortInUseError(ConfigError):
+    """Another process has the port that a setting names, or one that follows from it."""
 
 
 class MetadataError(PulsarkError):

@@ -16,7 +16,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pulsark.errors import ConfigError, PulsarkError
+from pulsark.errors import ConfigError, PortInUseError, PulsarkError
 from pulsark.log_format import start_logging
 from pulsark.processes.duty import BEAT, BEAT_SECONDS, BOOKIE, Duty
 from pulsark.processes.until_signal import FAILED_STOP_SECONDS
@@ -31,6 +31,10 @@ STOP_SECONDS: Final = 20
 
 
 DESCRIPTORS: Final = "/dev/fd"
+
+_OWN_PORTS: Final = (
+    " (each of several brokers has ports of its own, and this is one of {}: docs/scaling.md)"
+)
 
 
 class Process(Protocol):
@@ -80,9 +84,11 @@ class ProcessLife:
             async with asyncio.timeout(FAILED_STOP_SECONDS if failed else None):
                 await self._process.stop()
 
-    def tell_error(self, error: PulsarkError) -> None:
+    def tell_error(self, error: PulsarkError, role: str) -> None:
         """Tell the supervisor why the process ends."""
-        self._tell(error=str(error), lasts=isinstance(error, ConfigError))
+        # No setting has this number, perhaps: it follows from one, and from that of the broker.
+        whose = _OWN_PORTS.format(role) if isinstance(error, PortInUseError) else ""
+        self._tell(error=f"{error}{whose}", lasts=isinstance(error, ConfigError))
 
     def _tell(self, **told: object) -> None:
         with contextlib.suppress(OSError):
@@ -146,7 +152,7 @@ async def _run(channel: socket.socket, duty: Duty) -> int:
     try:
         await life.live()
     except PulsarkError as error:
-        life.tell_error(error)
+        life.tell_error(error, duty.role)
         return 1
     return 0
 

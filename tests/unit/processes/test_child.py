@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import json
 import os
 import socket
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from pulsark.errors import ConfigError
 from pulsark.processes.child import ProcessLife, keep_descriptors
 
 
@@ -64,6 +67,26 @@ def test_one_that_cannot_start_for_any_reason_is_stopped_in_order() -> None:
 
     uvloop.run(live())
     assert process.stopped
+
+
+def test_a_port_in_use_that_no_setting_names_is_said_to_be_that_of_this_broker() -> None:
+    in_use = OSError(errno.EADDRINUSE, "Address already in use")
+
+    async def told() -> dict[str, Any]:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            life = ProcessLife(theirs, lambda failed: Nothing())
+            error = ConfigError.cannot_listen("brokerServicePort", ["::1"], 6660, in_use)
+            life.tell_error(error, "broker-0")
+            found: dict[str, Any] = json.loads(ours.recv(4096))
+            return found
+
+    found = uvloop.run(told())
+    assert found["lasts"]
+    assert found["error"] == (
+        "brokerServicePort: port 6660 is in use; stop the other process or choose another (each "
+        "of several brokers has ports of its own, and this is one of broker-0: docs/scaling.md)"
+    )
 
 
 def test_its_own_children_inherit_no_port_and_no_channel() -> None:
