@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.cli.doctor.finding import FAILURE, OK, WARNING, Finding, print_findings
 from pulsark.config.addresses import is_private
-from pulsark.config.sources import load_settings
+from pulsark.config.sources import load_settings, parse_properties
 from pulsark.errors import ConfigError
 from pulsark.security.keys import is_open_to_all, path_of
 from pulsark.security.revoked_certificates import lists_in
@@ -24,7 +24,19 @@ _PORTS = (
     ("webServicePort", "webServicePortTls", 8443),
     ("flightServicePort", "flightServicePortTls", 8816),
 )
-_SECRET_FILES = ("tlsKeyFilePath", "tokenSecretKey", "basicAuthConf")
+_SECRET_FILES = (
+    "tlsKeyFilePath",
+    "tokenSecretKey",
+    "basicAuthConf",
+    "objectStoreCredentialsFile",
+)
+_SECRETS_OF_STORES = (
+    "java.security.auth.login.config",
+    "zookeeper.ssl.keyStore.location",
+    "zookeeper.ssl.keyStore.passwordPath",
+    "tlsKeyFilePath",
+)
+"""Files with secrets that the file of ``metadataStoreConfigPath`` names."""
 
 
 def run_security_doctor(conf: str | None, environment: Mapping[str, str], *, as_json: bool) -> bool:
@@ -191,6 +203,7 @@ def files(settings: Settings) -> Finding:
     """Secrets that other users of this machine can read."""
     named = ((key, getattr(settings, key)) for key in _SECRET_FILES)
     paths = [path for _, value in named if value for path in map(path_of, value.split(",")) if path]
+    paths += _secrets_of_store(settings.metadataStoreConfigPath)
     open_to_all = [path for path in paths if is_open_to_all(path)]
     if open_to_all:
         return Finding(
@@ -200,6 +213,19 @@ def files(settings: Settings) -> Finding:
             f"chmod o= {' '.join(open_to_all)}",
         )
     return Finding("files", OK, f"{len(paths)} files with secrets, of their owner and group only")
+
+
+def _secrets_of_store(path: str) -> list[str]:
+    """How brokers log in to ZooKeeper or etcd. A broker says what is wrong with the file itself."""
+    if not path:
+        return []
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = parse_properties(file.read())  # which splits lines of YAML, too
+    except (OSError, ValueError):
+        return []
+    named = [found[key].strip("'\"") for key in _SECRETS_OF_STORES if found.get(key)]
+    return [path, *named] if any(key.endswith("password") for key in found) else named
 
 
 def covers(names: Sequence[str], host: str) -> bool:

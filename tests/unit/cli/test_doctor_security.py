@@ -138,6 +138,37 @@ def test_files_that_all_can_read(tmp_path: Path) -> None:
     assert found.todo == f"chmod o= {settings.tlsKeyFilePath}"
 
 
+def secret(path: Path, text: str = "") -> str:
+    """A file that every user can read."""
+    path.write_text(text)
+    os.chmod(path, 0o604)
+    return str(path)
+
+
+def test_keys_of_object_stores_that_all_can_read(tmp_path: Path) -> None:
+    keys = secret(tmp_path / "s3-credentials")
+    found = doctor.files(Settings(objectStoreCredentialsFile=keys))
+    assert (found.status, found.todo) == (FAILURE, f"chmod o= {keys}")
+
+
+def test_logins_to_metadata_stores_that_all_can_read(tmp_path: Path) -> None:
+    jaas, key = (secret(tmp_path / name) for name in ("jaas.conf", "key.pem"))
+    config = secret(
+        tmp_path / "zookeeper.properties",
+        f"java.security.auth.login.config={jaas}\nzookeeper.ssl.keyStore.location={key}\n"
+        f"zookeeper.ssl.trustStore.location={secret(tmp_path / 'ca.pem')}\n",
+    )
+    found = doctor.files(Settings(metadataStoreConfigPath=config))
+    assert (found.status, found.todo) == (FAILURE, f"chmod o= {jaas} {key}")
+    etcd = secret(
+        tmp_path / "etcd.yaml", f"user: broker\npassword: secret\ntlsKeyFilePath: {key}\n"
+    )
+    found = doctor.files(Settings(metadataStoreConfigPath=etcd))
+    assert (found.status, found.todo) == (FAILURE, f"chmod o= {etcd} {key}")
+    gone = Settings(metadataStoreConfigPath=str(tmp_path / "gone"))
+    assert doctor.files(gone).status == OK
+
+
 def test_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor.run_security_doctor(None, {}, as_json=False)
     assert "Nothing is wide open." in capsys.readouterr().out
