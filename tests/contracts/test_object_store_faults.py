@@ -247,3 +247,18 @@ def test_credentials_come_from_a_file_that_may_change(
 def test_a_bucket_that_is_not_there_is_no_empty_one(store: S3Server, clock: HandClock) -> None:
     with pytest.raises(OSError, match=r"404 Not Found"):
         ObjectFiles(store.options(), clock).list("s3://no-such-bucket/tables")
+
+
+def test_a_store_that_fails_is_no_empty_object_whatever_its_name(
+    files: ObjectFiles, behind: ObjectFiles, faulty: FaultyStore
+) -> None:
+    name = f"{PLACE}/416/ledger_id=416"
+    behind.write_new(name, b"mine")
+    faulty.rule = lambda method, path: "refused"
+    with pytest.raises(ObjectStoreError):
+        files.open(name)
+
+
+def test_an_empty_object_is_read_as_one(files: ObjectFiles, name: str) -> None:
+    files.write_atomic(name, b"")
+    assert content(files, name) == b""
