@@ -174,7 +174,8 @@ class _Commissioner:
         try:
             if denied is not None:
                 raise _denied(root, denied)
-            if begins and on_disk is None:
+            # A start that was broken off may have left the mark in a store that overwrites.
+            if begins and (on_disk is None or in_object_store(root)):
                 await run_in_worker(self._worker, partial(_mark, files, root, root_id))
             await run_in_worker(self._worker, partial(check_root, files, root, {root: root_id}))
         except (OSError, StorageError) as e:

@@ -100,6 +100,8 @@ class TableRoots:
             await self._blocking(partial(self._roots.check, self._disk, root))
         except StorageError as e:
             return str(e)
+        except OSError as e:
+            return f"storage root {root}: {e.strerror or e}"
         return ""
 
     async def put_in_service(self, root: str) -> None:

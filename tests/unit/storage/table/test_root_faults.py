@@ -17,7 +17,7 @@ import pytest
 from pulsark.errors import StorageError
 from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.metadata.paths import STORAGE_ROOTS
-from pulsark.storage.roots.store_pause import DeniedStoreError
+from pulsark.storage.roots.store_pause import DeniedStoreError, PausedStoreError
 from pulsark.storage.table.files.record import table_directory
 from pulsark.storage.table.files.seal_range import SealRange
 from pulsark.storage.table.log.delta_log import DeltaLog, commit_name
@@ -328,6 +328,52 @@ def test_a_store_that_overwrites_is_refused_before_anything_is_in_it() -> None:
                 with pytest.raises(RefusedRootError):
                     roots.check(files, root)
                 assert files.list(root) == []
+
+        sim.run(main())
+
+
+class OverwritingOnce(Overwriting):
+    """Its broker ends before it has taken the mark away again."""
+
+    ended = False
+
+    def remove(self, path: str) -> None:
+        if not self.ended:
+            self.ended = True
+            raise OSError(errno.EIO, "it has ended", path)
+        super().remove(path)
+
+
+def test_a_store_that_overwrites_is_refused_after_a_start_that_was_broken_off() -> None:
+    root = "s3://bucket/tables"
+    with Simulation() as sim:
+
+        async def main() -> None:
+            metadata, files = MemoryMetadataStore(), OverwritingOnce()
+            for _ in range(2):
+                roots = await commission([root], metadata, sim.runtime(SimDisk()), files=files)
+            with pytest.raises(RefusedRootError):
+                roots.check(files, root)
+            assert files.list(root) == []
+
+        sim.run(main())
+
+
+class Paused(SimDisk):
+    """As an object store that failed a moment ago, and is not asked now."""
+
+    def open(self, path: str) -> SimReadFile:
+        raise PausedStoreError(errno.EAGAIN, "it is asked again soon", path)
+
+
+def test_a_store_that_is_left_alone_is_a_root_with_a_problem() -> None:
+    with Simulation() as sim:
+
+        async def main() -> None:
+            roots = StorageRoots(("/a",), {"/a": "an-id"})
+            tables = inline_tables(roots, MemoryMetadataStore(), sim.runtime(Paused()))
+            assert "asked again soon" in await tables.roots.problem("/a")
+            await tables.close()
 
         sim.run(main())
 
