@@ -7,14 +7,16 @@ different roots, wherever they run. Small tasks share a partition of the Spark j
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pulsark.admin_client.credentials import Credentials
 from pulsark.datasource.plan.plan import Span, Split
 from pulsark.datasource.read.entry_stream import read_entries
-from pulsark.errors import PulsarkError
+from pulsark.errors import PulsarkError, StorageError
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.roots.root_files import RootFiles
 from pulsark.storage.roots.task_files import task_files
@@ -22,6 +24,7 @@ from pulsark.storage.table.files import orphans
 from pulsark.storage.table.files.disk_reserve import check_room
 from pulsark.storage.table.files.record import DataFile
 from pulsark.storage.table.files.seal import seal
+from pulsark.storage.table.repair import copy_state
 from pulsark.storage.table.root_identity import storage_root_of
 
 PATIENCE_SECONDS: Final = 60.0
@@ -109,10 +112,15 @@ def packed(tasks: Iterable[Task], size: int) -> list[list[Task]]:
 
 
 def write(task: Task, disk: RootFiles | None = None) -> Written:
-    """Read the entries from the broker and write them to the root. Done again, it begins anew."""
+    """Read the entries from the broker and write them to the root. Done again, it begins anew.
+
+    Spark does it again if it does not hear of an executor, which may be alive and go on, even when
+    the files have been attached. So nobody writes or deletes what has the names of the plan: each
+    writes under names of its own, and whole files get the others.
+    """
     disk = disk or task_files()
+    own = orphans.nonce_like(task.attempt, uuid.uuid4().int)
     try:
-        orphans.remove_attempt(disk, task.root, task.partition, task.ledger_id, task.attempt)
         check_room(disk, task.root, task.size)
         files = seal(
             _entries(task),
@@ -120,13 +128,27 @@ def write(task: Task, disk: RootFiles | None = None) -> Written:
             task.ledger_id,
             [task.root],
             disk,
-            task.attempt,
+            own,
             target_bytes=task.target_bytes,
             values=ValueSchemas.decode(task.values),
         )
+        return Written(task, tuple(_named(task, disk, file, own) for file in files))
     except (PulsarkError, OSError) as error:
         return Written(task, problem=str(error))
-    return Written(task, tuple(files))
+    finally:
+        with suppress(OSError):  # the broker deletes them later
+            orphans.remove_attempt(disk, task.root, task.partition, task.ledger_id, own)
+
+
+def _named(task: Task, disk: RootFiles, file: DataFile, own: str) -> DataFile:
+    """A file under its name in the plan."""
+    named = replace(file, path=file.path.replace(f"-{own}-", f"-{task.attempt}-"))
+    try:
+        disk.link(f"{task.root}/{file.path}", f"{task.root}/{named.path}")
+    except FileExistsError:
+        if copy_state(disk, task.root, named, verify=True) != "ok":
+            raise StorageError(f"{task.root}/{named.path} is another file already") from None
+    return named
 
 
 def write_all(tasks: Iterable[Task]) -> list[Written]:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pulsark.dispatch.tables.sealing_jobs import TABLES_A_PLAN_MAX
-from pulsark.jobs import seal_ledgers
+from pulsark.errors import StorageError
+from pulsark.jobs import seal_ledgers, sealing_tasks
 from pulsark.jobs.job import Context
-from pulsark.jobs.sealing_tasks import Task, Written, outcome, packed, tasks_of
+from pulsark.jobs.sealing_tasks import Task, Written, outcome, packed, tasks_of, write
+from pulsark.runtime import OsDisk
+from pulsark.schemas.value_schemas import ValueSchemas
+from pulsark.storage.table.files import orphans
 from pulsark.storage.table.files.record import DataFile
+from pulsark.storage.table.files.seal import verify
 from tests.support.seal_contract import NoSpark
+from tests.support.tables import entry
+
+BYTES = ValueSchemas().encode().decode()
 
 TASK = Task("t", "/r1", "t-partition-0", "id", "grpc://b", 0, 5, 0, 9, 100, "a", 1000, "{}")
 
@@ -147,3 +157,39 @@ def test_what_can_be_attached(
     found = outcome(answers, needed)
     assert [(f.ledger_id, f.first_entry_id) for f in found.files] == files
     assert len(found.problems) == problems
+
+
+def test_a_task_that_spark_does_again_takes_nothing_away_from_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An executor that Spark took for dead may come to a task when its files are attached."""
+    task = replace(TASK, root=str(tmp_path), attempt=orphans.nonce(1, 2), values=BYTES)
+    broken = False
+
+    def entries_of(task: Task) -> Iterator[tuple[int, bytes]]:
+        assert not broken or (tmp_path / attached.path).exists()
+        yield 0, entry(0)
+        if broken:
+            raise StorageError("the broker does not answer")
+        yield 1, entry(1)
+
+    monkeypatch.setattr(sealing_tasks, "_entries", entries_of)
+    (attached,) = write(task).files
+    broken = True
+    assert "does not answer" in write(task).problem
+    broken = False
+    assert write(task).files == (attached,)
+    assert [path.name for path in tmp_path.rglob("*.parquet")] == [Path(attached.path).name]
+    verify(OsDisk(), str(tmp_path), attached)
+
+
+def test_a_task_that_finds_another_file_under_its_name_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = replace(TASK, root=str(tmp_path), attempt=orphans.nonce(1, 2), values=BYTES)
+    sent = [entry(0)]
+    monkeypatch.setattr(sealing_tasks, "_entries", lambda task: enumerate(sent))
+    (first,) = write(task).files
+    sent.append(entry(1))
+    assert "is another file already" in write(task).problem
+    verify(OsDisk(), str(tmp_path), first)

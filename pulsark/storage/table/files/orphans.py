@@ -23,6 +23,11 @@ def nonce(now_ms: int, bits: int) -> str:
     return f"{now_ms:012x}{bits:012x}"
 
 
+def nonce_like(other: str, bits: int) -> str:
+    """Another one, of the same time."""
+    return f"{other[:12]}{bits % (1 << 48):012x}"
+
+
 def remove_attempt(
     disk: RootFiles, directory: str, partition: int, ledger_id: int, nonce: str
 ) -> None:
