@@ -198,6 +198,7 @@ def split_bundle(
         typer.Option("--split-algorithm-name", "-san", metavar="NAME", help="Where it is cut."),
     ] = "",
     admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    as_json: Json = False,
 ) -> None:
     """Cut a bundle in two; its topics go on in the part that they are in."""
     query = f"?unload={str(unload).lower()}"
@@ -207,7 +208,11 @@ def split_bundle(
     edges = client.get(f"/namespaces/{namespace}/bundles")["boundaries"]
     low, high = bundle.lower().split("_")
     inside = edges[edges.index(low) : edges.index(high) + 1]
-    print("\n".join(f"{one}_{other}" for one, other in pairwise(inside)))
+    parts = [f"{one}_{other}" for one, other in pairwise(inside)]
+    if as_json:
+        print_json(parts)
+    else:
+        print("\n".join(parts))
 
 
 def _live(client: AdminClient) -> dict[str, Any]:

@@ -103,7 +103,8 @@ def test_a_bundle_is_split(both: TwoBrokers, run: Any) -> None:
     assert [listed[part] for part in parts] == [both.b.peer.broker_id] * 2
     low, high = (int(edge, 16) for edge in parts[0].split("_"))
     algorithm = "--split-algorithm-name", "range_equally_divide"
-    halves = run("bundles", "split", "public/default", parts[0], "-u", *algorithm).splitlines()
+    words = "bundles", "split", "public/default", parts[0], "-u", *algorithm, "--json"
+    halves = json.loads(run(*words))
     assert halves[0] == f"0x{low:08x}_0x{(low + high) // 2:08x}"
     listed = json.loads(run("bundles", "list", "public/default", "--json"))
     assert [listed[half] for half in halves] == [None, None]
