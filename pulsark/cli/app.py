@@ -419,7 +419,7 @@ def doctor_spark(
 @doctor.command("security")
 def doctor_security(
     conf: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Settings of the standalone.")
+        str | None, typer.Option(metavar="FILE", help="Settings of the standalone or broker.")
     ] = None,
     json: Json = False,
 ) -> None:

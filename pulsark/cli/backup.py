@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.cli.terminal.output import human_size, print_json
 from pulsark.config.sources import load_settings
+from pulsark.config.store_urls import check_own_file
 from pulsark.metadata.paths import BOOKIES
 from pulsark.metadata.sqlite_reading import read_store
 from pulsark.runtime import OsDisk, SystemClock
@@ -102,6 +103,7 @@ def _disk_errors() -> Iterator[None]:
 def _data_dir(path: str | None, conf: str | None, disk: OsDisk, known: int = 0) -> DataDir:
     flags: dict[str, str | int | bool] = {} if path is None else {"dataDir": path}
     settings = load_settings(file=conf, environment=os.environ, flags=flags).settings
+    check_own_file(settings, "restore" if known else "backup")
     if not known:
         known = len(read_store(DataDir.of(settings).metadata_path).below(BOOKIES))
     return DataDir.found(settings, disk, known)

@@ -35,6 +35,17 @@ def is_etcd(url: str) -> bool:
     return url.startswith(_ETCD)
 
 
+def check_own_file(settings: Settings, command: str) -> None:
+    """``ConfigError`` if metadata are not in the file of a standalone, which a command reads."""
+    url = store_url(settings)
+    if url:
+        raise ConfigError(
+            f"metadataStoreUrl={url}: `pulsark {command}` reads only metadata in a file of "
+            "dataDir. Those of ZooKeeper and etcd are looked after and backed up there: "
+            "docs/cluster.md"
+        )
+
+
 def check_store_urls(settings: Settings) -> None:
     """``ConfigError`` for a store that there is not."""
     for key, url in (

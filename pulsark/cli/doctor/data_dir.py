@@ -14,7 +14,9 @@ from pulsark.cli.doctor.accepting import accept_loss
 from pulsark.cli.doctor.finding import FAILURE, Finding, print_findings
 from pulsark.cli.doctor.stopped import Stopped
 from pulsark.cli.terminal.errors import CommandError
+from pulsark.cli.terminal.output import print_json
 from pulsark.config.sources import load_settings
+from pulsark.config.store_urls import check_own_file
 from pulsark.storage.backup.data_dir import locked
 
 CHECKS: Sequence[Callable[[Stopped], Iterable[Finding]]] = (
@@ -36,13 +38,18 @@ def run_data_doctor(
     """
     flags: dict[str, str | int | bool] = {"dataDir": data_dir}
     settings = load_settings(file=conf, environment=os.environ, flags=flags).settings
+    check_own_file(settings, "doctor")
     path = os.path.abspath(settings.dataDir)
     if not os.path.isdir(path):
         raise CommandError(f"--data-dir: there is no directory {path}")
     stopped = Stopped(settings)
     with locked(stopped.data):
         if accepted is not None:
-            print(accept_loss(stopped, accepted))
+            done = accept_loss(stopped, accepted)
+            if as_json:
+                print_json({"accepted": accepted, "done": done})
+            else:
+                print(done)
             return True
         conclusion = ("Nothing is wrong here.", "Something is wrong here")
         return print_findings(examine(stopped), conclusion, as_json)

@@ -20,6 +20,7 @@ from pulsark.cli.doctor.stopped import Stopped
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.config.settings import Settings
 from pulsark.config.sources import load_settings
+from pulsark.errors import ConfigError
 from pulsark.metadata.paths import table_path
 from pulsark.metadata.sqlite import SqliteMetadataStore
 from pulsark.runtime import OsDisk, Runtime
@@ -91,12 +92,29 @@ def test_a_damaged_value_can_be_accepted_as_lost(used: Path) -> None:
     for each in damaged:
         (command,) = (line for line in each.todo.splitlines() if "--accept-loss" in line)
         words = shlex.split(command.partition(" (")[0])
-        run = CliRunner().invoke(app, words[1:])
-        assert (run.exit_code, "is gone" in run.output) == (0, True)
+        run = CliRunner().invoke(app, [*words[1:], "--json"])
+        assert run.exit_code == 0
+        told = json.loads(run.output)
+        assert told["accepted"] == words[-1]
+        assert "is gone" in told["done"]
     assert [path.read_bytes() for path in (used / "lost").iterdir()] == [b"{}", b"{}"]
     assert not Stopped(settings(used)).store.damaged
     run = CliRunner().invoke(app, words[1:])
     assert isinstance(run.exception, CommandError)
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["backup", "copy"]])
+def test_metadata_that_are_elsewhere_are_not_missed_here(
+    tmp_path: Path, command: list[str]
+) -> None:
+    # A restore would be the wrong thing to do about it.
+    conf = tmp_path / "broker.conf"
+    conf.write_text("metadataStoreUrl=zk:zk1:2181\n")
+    words = [*command, "--data-dir", str(tmp_path), "--conf", str(conf)]
+    run = CliRunner().invoke(app, words)
+    assert isinstance(run.exception, ConfigError)
+    assert str(run.exception).startswith("metadataStoreUrl=zk:zk1:2181: ")
+    assert "docs/cluster.md" in str(run.exception)
 
 
 def test_what_cannot_be_accepted_is_said(used: Path) -> None:
