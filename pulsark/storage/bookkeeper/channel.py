@@ -52,7 +52,18 @@ so the bookie gets as long again. Else a process that was stopped would give up 
 class _Run:
     """An add of consecutive entries that is not answered in full."""
 
-    __slots__ = ("buffers", "count", "done", "due", "error", "last", "next", "refused", "size")
+    __slots__ = (
+        "buffers",
+        "count",
+        "done",
+        "due",
+        "error",
+        "is_told",
+        "last",
+        "next",
+        "refused",
+        "size",
+    )
 
     def __init__(self, first: int, count: int, frames: AddFrames, done: Done) -> None:
         self.next = first
@@ -66,6 +77,8 @@ class _Run:
         self.done = done
         self.refused: set[int] = set()
         self.error: StorageError | None = None
+        self.is_told = False
+        """Whether ``done`` was called. One that is answered may wait for those before it."""
 
     @property
     def is_answered(self) -> bool:
@@ -320,8 +333,8 @@ class Channel(asyncio.Protocol):
         self._runs.clear()
         while self._order:
             run = self._order.popleft()
-            if not run.is_answered:
-                self._complete(run, error)
+            if not run.is_told:
+                self._complete(run, run.error if run.is_answered else error)
 
     # answers
 
@@ -376,6 +389,7 @@ class Channel(asyncio.Protocol):
 
     def _complete(self, run: _Run, error: StorageError | None) -> None:
         self.pending_bytes -= run.size
+        run.is_told = True
         try:
             run.done(error)
         except Exception as e:  # noqa: BLE001

@@ -119,6 +119,25 @@ def test_a_refusal_that_comes_early_completes_in_its_place() -> None:
     run(scenario)
 
 
+def test_an_add_that_was_refused_early_is_told_so_when_the_connection_ends_before_its_turn() -> (
+    None
+):
+    async def scenario(peer: Peer) -> None:
+        peer.add(7, 0, 1)
+        peer.add(7, 1, 2)
+        drained = asyncio.create_task(peer.channel.drained(7))
+        await turns()
+        peer.answer(7, 1, 2, code=READ_ONLY)
+        assert peer.told == []
+        peer.channel.connection_lost(None)
+        await turns()
+        assert peer.told[1:] == ["7:0 BookieAwayError", "7:1 StorageFullError"]
+        assert drained.done()
+        assert peer.channel.pending_bytes == 0
+
+    run(scenario)
+
+
 def test_the_same_entry_may_be_added_again_before_the_first_is_answered() -> None:
     async def scenario(peer: Peer) -> None:
         peer.add(7, 0, 3)
