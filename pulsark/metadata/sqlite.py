@@ -67,6 +67,8 @@ class _Request:
     future: asyncio.Future[Any]
     since: float
     """Time of the event loop."""
+    changed: Sequence[str]
+    """Paths that whoever watches them is told of."""
 
 
 class SqliteMetadataStore(SingleWrites):
@@ -168,10 +170,8 @@ class SqliteMetadataStore(SingleWrites):
 
     async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
         check_changes(changes)
-        versions: list[int] = await self._write(self._commit(changes))
-        for change in changes:
-            if not isinstance(change, Check):
-                self._watches.tell(change.path)
+        changed = [change.path for change in changes if not isinstance(change, Check)]
+        versions: list[int] = await self._write(self._commit(changes), changed)
         return versions
 
     def _commit(self, changes: Sequence[Change]) -> Operation:
@@ -227,12 +227,12 @@ class SqliteMetadataStore(SingleWrites):
         except sqlite3.Error as e:
             raise MetadataError(f"the metadata store failed: {e}") from e
 
-    def _write(self, operation: Operation) -> asyncio.Future[Any]:
+    def _write(self, operation: Operation, changed: Sequence[str] = ()) -> asyncio.Future[Any]:
         if self._closed:
             raise MetadataRefusedError("the metadata store is closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        self._waiting.append(_Request(operation, future, loop.time()))
+        self._waiting.append(_Request(operation, future, loop.time(), changed))
         self._start_writing()
         return future
 
@@ -270,16 +270,24 @@ class SqliteMetadataStore(SingleWrites):
         if results is not None:
             self._committed(results)
         for index, request in enumerate(requests):
-            future = request.future
-            if future.done():  # cancelled, or told that it took too long
-                continue
             if results is None:
-                future.set_exception(error or OutcomeUnknownError("the metadata store failed"))
-            elif isinstance(results[index], MetadataError):
-                future.set_exception(results[index])
+                outcome = error or OutcomeUnknownError("the metadata store failed")
             else:
-                future.set_result(results[index])
+                outcome = results[index]
+            self._answer(request, outcome)
         self._start_writing()
+
+    def _answer(self, request: _Request, outcome: Any) -> None:
+        future, failed = request.future, isinstance(outcome, BaseException)
+        if future.done():
+            pass  # cancelled, or told that it took too long, but made all the same
+        elif failed:
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+        if not failed:
+            for path in request.changed:
+                self._watches.tell(path)
 
     def _transact(self, operations: list[Operation]) -> list[Any]:
         return transaction(self._writer, operations)

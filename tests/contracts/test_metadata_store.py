@@ -555,6 +555,30 @@ def test_a_watch_hears_changes_at_and_below_its_prefix_until_it_ends(run: Run) -
     run(scenario)
 
 
+def test_a_change_is_heard_although_nobody_waits_for_its_outcome(run: Run) -> None:
+    """A caller that goes takes the answer with it, and what it wrote stays."""
+
+    async def scenario(backend: Backend) -> None:
+        store = await backend.open()
+        heard: set[str] = set()
+        store.watch("/w", heard.add, lambda: None)
+        for after in range(10):
+            writing = asyncio.create_task(store.put(f"/w/{after}", b"", ABSENT))
+            await turns(after)
+            writing.cancel()
+            await asyncio.wait([writing])
+        await store.put("/w/last", b"", ABSENT)  # after which nothing is on its way
+        there = {f"/w/{name}" for name in await store.children("/w")}
+        for _ in range(1000):
+            if heard >= there:
+                break
+            await asyncio.sleep(0.005)
+        assert heard >= there
+        await store.close()
+
+    run(scenario)
+
+
 def test_a_change_made_in_a_watch_is_heard_too(run: Run) -> None:
     async def scenario(backend: Backend) -> None:
         store = await backend.open()

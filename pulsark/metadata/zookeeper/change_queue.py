@@ -76,11 +76,13 @@ class ChangeQueue:
         told: Callable[[Sequence[str], Sequence[str]], None],
         missed: Callable[[], None],
     ) -> None:
-        """``told(paths, ephemeral paths)`` is called for changes of other sessions."""
+        """``told(paths, ephemeral paths)`` is called for changes of which ``created`` was not."""
         self._client = client
         self._told = told
         self._missed = missed
         self._next = 0
+        self._own: set[int] = set()
+        """Changes of this process which it has told itself. Another one's answer may be lost."""
         self._wake = asyncio.Event()
         self._again = False
         self._task: asyncio.Task[None] | None = None
@@ -101,6 +103,8 @@ class ChangeQueue:
     def created(self, node: str) -> None:
         """This process has told of a change; now and then it deletes old ones."""
         number = int(node[len(CHANGE) :])
+        if number >= self._next:
+            self._own.add(number)
         if number % _TRIM_EACH == 0 and number > METADATA_CHANGES_KEPT:
             last = number - METADATA_CHANGES_KEPT
             loop = asyncio.get_running_loop()
@@ -135,8 +139,7 @@ class ChangeQueue:
         self._wake.clear()
         if self._again:
             self._again = False  # before the read: a connection may be lost during it
-            self._next = await self._newest()
-            self._missed()
+            self._go_on_at(await self._newest())
         first = await self._client.get(node_of(self._next))
         if first is not None:
             await self._catch_up(first.data)
@@ -159,16 +162,22 @@ class ChangeQueue:
     async def _look_whether_it_was_skipped(self) -> None:
         newest = await self._newest()
         if newest > self._next and await self._client.get(node_of(self._next)) is None:
-            self._next = newest
-            self._missed()
+            self._go_on_at(newest)
+
+    def _go_on_at(self, number: int) -> None:
+        self._next = number
+        self._own = {own for own in self._own if own >= number}
+        self._missed()
 
     def _hear(self, data: bytes) -> None:
+        is_told = self._next in self._own
+        self._own.discard(self._next)
         self._next += 1
         try:
             told = json.loads(data)
             if told["version"] != 1 or told.get("many"):
                 self._missed()
-            elif told["session"] != self._client.session_id:
+            elif not is_told:
                 self._told(told["paths"], told["ephemeral"])
         except (ValueError, KeyError, TypeError) as error:
             log.error("a change of metadata cannot be read: %s", error)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from pulsark.errors import MetadataError
 from pulsark.limits import METADATA_PAGE_MAX
 from pulsark.metadata.based_values import decode
-from pulsark.metadata.changes import Change, Check, Delete, check_changes
+from pulsark.metadata.changes import Change, Delete, check_changes
 from pulsark.metadata.counters import Counters
 from pulsark.metadata.history import NONCE_BITS
 from pulsark.metadata.server_store import ServerStore
@@ -139,9 +139,6 @@ class ZooKeeperMetadataStore(ServerStore):
         check_changes(changes)
         versions = await self._writer.write(changes)
         for change in changes:
-            if not isinstance(change, Check):
-                self._watches.tell(change.path)
-        for change in changes:
             if isinstance(change, Delete):
                 await self._prune_above(change.path)
         return versions
@@ -216,11 +213,13 @@ class ZooKeeperMetadataStore(ServerStore):
 
     # -- what is heard ---
 
-    def _written(self, told_as: str | None) -> None:
+    def _written(self, told_as: str | None, changed: Sequence[str]) -> None:
         """A multi was made, but nobody knows yet."""
         self._marks.tell()
         if told_as is not None:
             self._queue.created(told_as)
+        for path in changed:
+            self._watches.tell(path)
 
     def _told(self, paths: Sequence[str], ephemeral: Sequence[str]) -> None:
         self._marks.tell()

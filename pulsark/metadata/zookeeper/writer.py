@@ -78,10 +78,11 @@ class Writer:
         layout: Layout,
         seconds: float,
         tell: Callable[[Sequence[Step]], CreateNode | None],
-        done: Callable[[str | None], None],
+        done: Callable[[str | None, Sequence[str]], None],
     ) -> None:
         """``tell`` gives the operation that tells other processes of changes. ``done`` is called
-        after each multi, with the node that this has created.
+        after each multi, with the node that this has created and the paths that were changed. Who
+        has asked for these may be gone by then.
         """
         self._client = client
         self._layout = layout
@@ -267,12 +268,13 @@ class Writer:
                 _refuse(planned, error)
                 return
             self._made(plan, results[:start])
-            self._done(None if told is None else str(results[-1]))
             for commit, each in planned.items():
                 versions = versions_of(each, results, start)
                 self._learn(each, versions)
                 if not commit.future.done():
                     commit.future.set_result(versions)
+            changed = [step.wanted.path for step in steps if isinstance(step.wanted, Put | Delete)]
+            self._done(None if told is None else str(results[-1]), changed)
             return
 
     def _is_over(self, commit: _Commit) -> bool:

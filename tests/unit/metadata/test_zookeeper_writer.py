@@ -28,7 +28,7 @@ from tests.support.memory_zookeeper import new_node
 async def writer_of(client: ImpatientZooKeeper) -> Writer:
     session = cast("ZooKeeperClient", client)
     await find_or_create(session, "identity", create=True)
-    return Writer(session, Layout(), 30.0, lambda _: None, lambda _: None)
+    return Writer(session, Layout(), 30.0, lambda _: None, lambda *_: None)
 
 
 COMES = Put("/a/b/c", b"", ABSENT)
