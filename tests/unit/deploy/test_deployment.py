@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from pulsark import __version__
+from pulsark.config.settings import Settings
 from pulsark.config.sources import load_settings
 from tests.docs.usage import check_usage
 from tests.support.admin_api import AdminApi
@@ -22,6 +23,7 @@ DEPLOY = Path(__file__).parents[3] / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 CONTAINERFILE = DEPLOY / "container" / "Containerfile"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+OPERATIONS = DEPLOY.parent / "docs" / "operations.md"
 INSTALLED = "/opt/pulsark/bin/pulsark"
 
 
@@ -97,6 +99,32 @@ def test_containers_start_commands_that_exist() -> None:
     for _, template in pods():
         for container in template["spec"]["containers"]:
             check_command(container["args"])
+
+
+def test_nothing_is_killed_before_its_own_time_to_stop_is_over() -> None:
+    own = Settings().brokerShutdownTimeoutMs / 1000
+    for unit in UNITS:
+        [seconds] = re.findall(r"^TimeoutStopSec=(\d+)$", unit.read_text(), re.M)
+        assert own < int(seconds), unit.name
+    [brokers] = of_kind("StatefulSet")
+    assert own < brokers["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    [seconds] = re.findall(r"podman run --stop-timeout (\d+)", OPERATIONS.read_text())
+    assert own < int(seconds)
+
+
+def test_the_group_of_units_is_made_wherever_their_user_is() -> None:
+    # Without the option, it depends on the distribution.
+    for page in (OPERATIONS, OPERATIONS.with_name("cluster.md")):
+        commands = re.findall(r"^useradd .*$", page.read_text(), re.M)
+        assert commands == ["useradd --system --user-group pulsark"], page.name
+    for unit in UNITS:
+        assert {"User=pulsark", "Group=pulsark"} <= set(unit.read_text().splitlines())
+
+
+def test_manifests_of_another_version_can_be_applied() -> None:
+    # The pods of a job cannot be changed, so one that is done has to go.
+    for job in of_kind("Job"):
+        assert job["spec"]["ttlSecondsAfterFinished"] <= 600
 
 
 def test_no_service_looks_like_a_setting() -> None:
