@@ -10,6 +10,9 @@ from pulsark.errors import MetadataRefusedError
 ANY: Final = -1
 """A version that matches any."""
 
+VERSION_MAX: Final = (1 << 31) - 1
+"""A request with a larger one cannot be sent."""
+
 
 class Node(NamedTuple):
     """A node's data and what the server says of it."""

@@ -19,6 +19,7 @@ from pulsark.metadata.zookeeper.facts import EPHEMERAL_VERSIONS, Fact, NoNode, P
 from pulsark.metadata.zookeeper.layout import TREE, part_node, part_of
 from pulsark.metadata.zookeeper.nodes import (
     ANY,
+    VERSION_MAX,
     CheckNode,
     CreateNode,
     DeleteNode,
@@ -142,8 +143,8 @@ class Plan:
         expected = wanted.expected_version
         if self._fresh:
             fits = expected in (ANY_VERSION, version)
-        elif isinstance(fact, Valued):  # its version may have risen
-            fits = expected == ANY_VERSION or expected >= fact.base
+        elif isinstance(fact, Valued):  # its version may have risen, as far as a node's can
+            fits = expected == ANY_VERSION or 0 <= expected - fact.base <= VERSION_MAX
         else:
             fits = expected in (ANY_VERSION, ABSENT)
         if isinstance(wanted, Delete) and not isinstance(fact, Valued):

@@ -136,6 +136,37 @@ def test_of_nodes_that_are_not_there_nothing_is_kept() -> None:
     assert part.facts == {}
 
 
+def test_what_is_known_of_a_former_value_makes_no_version_that_no_node_has() -> None:
+    """It cannot be sent, and kazoo's thread would end with the attempt, and with it the session."""
+
+    class Strict(ImpatientZooKeeper):
+        async def multi(self, operations: Sequence[Operation]) -> list[Result]:
+            for each in operations:
+                assert -1 <= getattr(each, "version", 0) < 1 << 31, each
+            return await super().multi(operations)
+
+    async def main(_: Simulation) -> None:
+        client = Strict()
+        writer, other = await writer_of(client), await writer_of(client)
+        node = Layout().node
+        path, *beside = (p for n in range(1000) if part_of(node(p := f"/v/{n}")) == 0)
+        await writer.write((Put(path, b"former", ABSENT), Put(beside[0], b"", ABSENT)))
+        found = writer.seen(node(path))
+        assert found is not None
+        # While it is read again, this process deletes another value of the same part, and another
+        # one makes it anew.
+        await writer.write((Delete(beside[0], ANY_VERSION),))
+        await other.write((Delete(path, ANY_VERSION),))
+        await other.write((Put(beside[1], b"", ABSENT, ephemeral=True),))
+        (version,) = await other.write((Put(path, b"new", ABSENT),))
+        assert version >= 1 << 32
+        found(client.nodes[node(path)], version)
+        assert await writer.write((Put(path, b"newer", version),)) == [version + 1]
+        assert await other.write((Check(path, version + 1),)) == [version + 1]
+
+    simulate(main)
+
+
 def test_a_defect_ends_the_write_that_has_it_and_not_those_that_wait() -> None:
     """The next one may come late, or never."""
 
