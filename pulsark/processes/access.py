@@ -18,9 +18,13 @@ def warn_of_access(settings: Settings) -> None:
     if not is_private(settings.bindAddress) and not asks_for_login(settings):
         log.warning(
             "insecure: anyone who can connect to %s can read, change and delete everything, "
-            "because authentication is off; set bindAddress=localhost to serve this machine only. "
-            "Brokers send clients to %s: set advertisedAddress to a name that clients can resolve",
+            "because authentication is off; set bindAddress=localhost to serve this machine only",
             settings.bindAddress,
+        )
+    if not is_private(settings.bindAddress) and is_private(settings.advertisedAddress):
+        log.warning(
+            "advertisedAddress=%s: clients and brokers on other machines that are sent to this "
+            "broker reach themselves; set advertisedAddress to this machine's name",
             settings.advertisedAddress,
         )
     if not is_private(settings.bindAddress) and settings.authenticationEnabled:
