@@ -420,7 +420,7 @@ class Settings(PolicySettings):
 
     statusFilePath: str = setting(
         "",
-        "",
+        "path",
         "/status.html says OK only while there is this file, so that a broker can be taken out of "
         "a load balancer; empty: once the broker has started",
     )

@@ -131,7 +131,9 @@ def _last_port(configuration: Path) -> int:
 def _class_path() -> str:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise ConfigError("ZooKeeper comes with PySpark, which is missing")
+        raise ConfigError(
+            "ZooKeeper comes with PySpark, which is missing: pip install 'pulsark[spark]'"
+        )
     jars = Path(spec.origin).parent / "jars"
     found = [next(jars.glob(f"{name}*.jar"), None) for name in _JARS]
     if missing := [name for name, jar in zip(_JARS, found, strict=True) if jar is None]:

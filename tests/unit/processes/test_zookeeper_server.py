@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pulsark.errors import ConfigError
 from pulsark.processes import zookeeper_server
 from pulsark.processes.java_process import HOST
 from pulsark.processes.zookeeper_server import ZooKeeperServer
@@ -30,3 +31,12 @@ def test_a_server_that_is_started_again_has_its_port_if_that_is_free(
 def test_of_a_damaged_configuration_a_server_takes_no_port(damaged: bytes, tmp_path: Path) -> None:
     (tmp_path / zookeeper_server.CONFIGURATION).write_bytes(damaged)
     assert ZooKeeperServer(tmp_path).port > 1024
+
+
+def test_what_a_machine_lacks_is_said_with_the_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper_server, "java", lambda: "java")
+    monkeypatch.setattr(zookeeper_server, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'pulsark\[spark\]'"):
+        ZooKeeperServer(tmp_path).command()
