@@ -66,9 +66,18 @@ class BookKeeperLedgerStore(ComparedLedgerStore):
         return await self._cluster.ids.new()
 
     async def get(self, ledger_id: int) -> StoredLedger | None:
-        found = await self._zookeeper.get(self._path(ledger_id))
+        path = self._path(ledger_id)
+        found = await self._zookeeper.get(path)
         if found is None:
-            return await self._attached.get(ledger_id)
+            attached = await self._attached.get(ledger_id)
+            if attached is not None:
+                return attached
+            # Another broker may have made it, and the server that answers here lag behind: a
+            # deletion would leave it there for ever, and a recovery take it for lost.
+            await self._zookeeper.sync(path)
+            found = await self._zookeeper.get(path)
+            if found is None:
+                return None
         try:
             node = decode_node(found.data)
             metadata = node.metadata(ledger_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from pulsark.errors import BadVersionError, OutcomeUnknownError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
-from pulsark.metadata.zookeeper.nodes import Operation, Result
+from pulsark.metadata.zookeeper.nodes import Node, Operation, Result
 from pulsark.storage.bookkeeper.encoder import LedgerKeys
 from pulsark.storage.bookkeeper.ids import LedgerIds
 from pulsark.storage.bookkeeper.ledger_store import BookKeeperCluster, BookKeeperLedgerStore
@@ -119,6 +119,29 @@ def test_ids_go_on_above_31_bits(overflown: int) -> None:
         server.counters["/ledgers/idgen-long/HOB-0000000001/ID-"] = overflown
         assert await ids.new() == 2 << 32
         assert await ids_of(server).new() == (2 << 32) + 1
+
+    simulate(main)
+
+
+def test_a_ledger_that_this_client_has_not_seen_yet_is_not_taken_for_none() -> None:
+    """Another broker made it, and the server that is asked here lags behind."""
+
+    class Lagging(MemoryZooKeeper):
+        synced = False
+
+        async def sync(self, path: str = "/") -> None:
+            await super().sync(path)
+            self.synced = True
+
+        async def get(self, path: str, changed: Callable[[], None] | None = None) -> Node | None:
+            found = await super().get(path, changed)
+            return found if self.synced else None
+
+    async def main(_: Simulation) -> None:
+        server = Lagging()
+        stored = await (await store_of(server)).create(metadata(7))
+        assert await (await store_of(server)).get(7) == stored
+        assert await (await store_of(server)).get(8) is None
 
     simulate(main)
 
