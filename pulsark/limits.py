@@ -32,8 +32,13 @@ CONSUMERS_TOLD_AT_ONCE_MAX = 64
 
 # -- the binary protocol ---------------------------------------------------------------------
 
-FRAME_OVERHEAD_BYTES = 10 * 1024
-"""A frame may be this much larger than ``maxMessageSize``: command and message metadata."""
+BOOKIE_FRAME_OVERHEAD_BYTES = 10 * 1024
+"""Bookies of Apache BookKeeper take frames this much larger than ``maxMessageSize``, as Pulsar has
+it."""
+
+FRAME_OVERHEAD_BYTES = BOOKIE_FRAME_OVERHEAD_BYTES - 64
+"""A client's frame may be this much larger: command and message metadata. It leaves room for what
+frames of bookies have beside an entry: one that does not fit would fail at all of them."""
 
 HANDSHAKE_FRAME_BYTES_MAX = 64 * 1024
 """Largest frame before a client has said who it is."""

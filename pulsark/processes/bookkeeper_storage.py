@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.config.store_urls import is_etcd, store_url
 from pulsark.errors import ConfigError
+from pulsark.limits import BOOKIE_FRAME_OVERHEAD_BYTES
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress, is_zookeeper, parse_zookeeper
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.metadata.zookeeper.client_config import read_client_config
@@ -60,6 +61,17 @@ def address_of(settings: Settings) -> ZooKeeperAddress:
     return replace(store, root=f"{store.root}/{CLUSTER}")
 
 
+def client_settings(settings: Settings) -> ClientSettings:
+    """How bookies are treated. What fits a frame of a client's fits one of theirs."""
+    seconds = float(settings.bookkeeperClientTimeoutInSeconds)
+    # Not less than usual where messages are to be smaller: there may be larger ones already.
+    usual = ClientSettings().frame_bytes_max
+    frame_bytes_max = max(usual, settings.maxMessageSize + BOOKIE_FRAME_OVERHEAD_BYTES)
+    return ClientSettings(
+        add_seconds=seconds, read_seconds=seconds, frame_bytes_max=frame_bytes_max
+    )
+
+
 def too_few(settings: Settings, writable: int) -> str:
     """What is to be said of so many bookies that take entries; empty if they are enough."""
     wanted = settings.managedLedgerDefaultEnsembleSize
@@ -96,9 +108,7 @@ async def open_bookkeeper(
     cleanup.push_async_callback(zookeeper.close)
     await check_same_cluster(metadata, zookeeper, address.root, str(address))
     keys = LedgerKeys()
-    seconds = float(settings.bookkeeperClientTimeoutInSeconds)
-    client = ClientSettings(add_seconds=seconds, read_seconds=seconds)
-    bookies = BookieRegistry(zookeeper, address.root, keys, client)
+    bookies = BookieRegistry(zookeeper, address.root, keys, client_settings(settings))
     cleanup.push_async_callback(bookies.close)
     await bookies.start()
     few = too_few(settings, sum(map(bookies.is_writable, bookies)))
