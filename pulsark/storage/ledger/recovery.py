@@ -38,6 +38,7 @@ from pulsark.errors import (
 )
 from pulsark.storage.bookie.bookie import Bookie, EntryRun, KeepsLengths, LedgerTail
 from pulsark.storage.ledger import decisions
+from pulsark.storage.ledger.answers import is_absent
 from pulsark.storage.ledger.writer import LedgerWriter
 
 if TYPE_CHECKING:
@@ -150,11 +151,9 @@ class _Recovery:
             if tail.last_confirmed > confirmed:
                 confirmed, length = tail.last_confirmed, tail.confirmed_bytes
         sealed = await self._sealed_through(confirmed, max(t.last_entry_id for t in tails))
-        if sealed > confirmed:
-            confirmed, length = sealed, -1
         if length < 0:
-            length = await self._measure(confirmed)
-        return confirmed, length
+            length = await self._measure(sealed)
+        return sealed, length  # of what is sealed behind the LAC nobody here knows the bytes
 
     async def _tail(self, bookie_id: str) -> LedgerTail:
         tail = await self._bookies.get(bookie_id).tail(self._ledger_id, fence=True)
@@ -207,36 +206,47 @@ class _Recovery:
         ledger is read in part and the rest reckoned from it. Bookies that have it with each entry
         are asked first: there it is part of what recovery writes.
         """
-        if last >= 0 and (kept := await self._kept_length(last)) >= 0:
+        away: set[str] = set()
+        if last >= 0 and (kept := await self._kept_length(last, away)) >= 0:
             return kept
         length, entry_id = 0, 0
         while entry_id <= last and length < MEASURED_BYTES:
-            batch = await self._any_copy(entry_id, last)
+            ensemble, end = self._metadata.ensemble_at(entry_id)
+            if away.issuperset(ensemble.bookies):
+                entry_id = end + 1
+                continue
+            batch = await self._any_copy(entry_id, last, away)
             length += sum(map(len, batch))
             entry_id += len(batch) or 1
         return length if entry_id > last else length * (last + 1) // entry_id
 
-    async def _kept_length(self, entry_id: int) -> int:
+    async def _kept_length(self, entry_id: int, away: set[str]) -> int:
         ensemble, _ = self._metadata.ensemble_at(entry_id)
         for name in self._quick_first(self._metadata.holders(ensemble, entry_id)):
             try:
                 bookie = self._bookies.get(name)
                 if isinstance(bookie, KeepsLengths):
                     return await bookie.length_through(self._ledger_id, entry_id)
-            except StorageError:
-                continue  # another copy, or none
+            except StorageError as error:
+                _note_away(away, name, error)  # another copy, or none
         return -1
 
-    async def _any_copy(self, entry_id: int, last: int) -> list[bytes]:
-        """Consecutive confirmed entries from any bookie that has them; none if no bookie has."""
+    async def _any_copy(self, entry_id: int, last: int, away: set[str]) -> list[bytes]:
+        """Consecutive confirmed entries from any bookie that has them; none if no bookie has.
+
+        One that is ``away`` is not asked for each entry: that may take seconds.
+        """
         ensemble, end = self._metadata.ensemble_at(entry_id)
         for name in self._quick_first(self._metadata.holders(ensemble, entry_id)):
+            if name in away:
+                continue
             try:
                 found = await self._bookies.get(name).read(
                     self._ledger_id, entry_id, min(last, end), READ_BYTES
                 )
-            except StorageError:
-                continue  # another copy, or none: see above
+            except StorageError as error:
+                _note_away(away, name, error)  # another copy, or none: see above
+                continue
             if run := _run_from(found, entry_id):
                 return run
         return []
@@ -379,6 +389,11 @@ def _run_from(found: Sequence[tuple[int, bytes]], first: int) -> list[bytes]:
             break
         run.append(payload)
     return run
+
+
+def _note_away(away: set[str], bookie_id: str, error: StorageError) -> None:
+    if not is_absent(error) and not _is_corrupt(error):
+        away.add(bookie_id)
 
 
 def _is_corrupt(error: BaseException) -> bool:

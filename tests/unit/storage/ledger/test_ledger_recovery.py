@@ -344,6 +344,7 @@ def test_sealed_entries_are_present_though_no_bookie_has_their_bytes() -> None:
             await bookie.release(0, 19)
         metadata = await cluster.manager().recover(0)
         assert metadata.last_entry_id == 19
+        assert metadata.length == 28, "that of the entries up to the LAC is known"
 
     simulate(main)
 
@@ -501,5 +502,46 @@ def test_a_length_that_metadata_do_not_have_is_with_the_entries() -> None:
         cluster.bookies[first].lose(0, 1)
         metadata = await cluster.manager().recover(0)
         assert (metadata.last_entry_id, metadata.length) == (1, 1002), "the other copy had it"
+
+    simulate(main)
+
+
+class Remote(MemoryBookie):
+    """Who asks it while it is down waits."""
+
+    async def read(
+        self, ledger_id: int, first_entry_id: int, last_entry_id: int, max_bytes: int
+    ) -> list[tuple[int, bytes]]:
+        if self.down:
+            await asyncio.sleep(2)
+        return await super().read(ledger_id, first_entry_id, last_entry_id, max_bytes)
+
+
+def test_bookies_that_are_away_are_not_asked_for_each_entry_to_measure_a_ledger() -> None:
+    """They have the entries before the last ensemble, which a recovery does not need."""
+
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim)
+        for number in range(1, 6):
+            cluster.bookies[f"b{number}"] = Remote(f"b{number}", keeps_length=False)
+        writer, _ = await started(cluster, LedgerConfig(2, 2, 2), 100)
+        first, second = writer.metadata.ensembles[0].bookies
+        others = sorted(cluster.bookies.keys() - {first, second})
+        store = MetadataLedgerStore(MemoryMetadataStore(cluster.tree))
+        for before, after in [
+            (Ensemble(0, 0, (first, second)), Ensemble(90, -1, (others[0], second))),
+            (Ensemble(90, -1, (others[0], second)), Ensemble(100, -1, (others[1], others[2]))),
+        ]:
+            stored = await store.get(0)
+            assert stored is not None
+            await store.update(stored, decisions.change_ensemble(before, after))
+        for entry_id in range(90, 100):
+            cluster.bookies[others[0]].put(0, entry_id, b"%d" % entry_id)
+        for name in (first, second):
+            cluster.bookies[name].down = True
+        began = asyncio.get_running_loop().time()
+        metadata = await cluster.manager().recover(0)
+        assert (metadata.last_entry_id, metadata.length) == (99, 20), "what can be read counts"
+        assert asyncio.get_running_loop().time() - began < 10
 
     simulate(main)
