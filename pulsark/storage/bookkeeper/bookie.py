@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pulsark.errors import (
@@ -155,7 +156,9 @@ class BookKeeperBookie:
         try:
             return await self._batch(ledger_id, first_entry_id, last_entry_id, max_bytes)
         except NoSuchEntryError:
-            found = await self._behind_gap(ledger_id, first_entry_id, last_entry_id)
+            found = []
+            with suppress(StorageError):  # that of a later entry: the first one is absent
+                found = await self._behind_gap(ledger_id, first_entry_id, last_entry_id)
             if not found:
                 raise
             return found

@@ -196,6 +196,19 @@ def test_a_gap_is_looked_behind() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("damaged", [3, 5])
+def test_an_absent_entry_is_absent_whatever_is_wrong_with_later_ones(damaged: int) -> None:
+    """A recovery would take it for one that may exist, and stop."""
+
+    async def scenario(bookie: BookKeeperBookie, server: Server) -> None:
+        server.entries = {n: stored(n) for n in (0, 3, 5)}
+        server.entries[damaged] = server.entries[damaged][:-1] + b"?"
+        with pytest.raises(NoSuchEntryError, match="no entry 7:1"):
+            await bookie.read(7, 1, 9, 5000)
+
+    run(scenario)
+
+
 def test_the_end_of_a_ledger_is_that_of_its_last_entry() -> None:
     async def scenario(bookie: BookKeeperBookie, server: Server) -> None:
         server.entries = {n: stored(n) for n in range(5)}
