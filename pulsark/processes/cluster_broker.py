@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsark import __version__
 from pulsark.config.addresses import asks_for_login, check_access
+from pulsark.config.store_urls import store_url
 from pulsark.errors import ConfigError, MetadataError
 from pulsark.metadata.initialisation import check_initialized
 from pulsark.processes.access import warn_of_access
@@ -85,12 +86,13 @@ async def serve_broker(settings: Settings, ready: asyncio.Future[dict[str, Any]]
 
 
 def _check(settings: Settings) -> None:
+    shared = {"metadataStoreUrl": store_url(settings), "tableRoots": settings.tableRoots}
     for key, example in (
         ("metadataStoreUrl", "zk:host:2181/pulsark"),
         ("tableRoots", "a directory that all brokers share, or s3://BUCKET/PREFIX"),
     ):
-        if not getattr(settings, key):
+        if not shared[key]:
             raise ConfigError(
-                f"{key} is not set: a broker of a cluster needs it ({example}). On one machine, "
-                "`pulsark standalone` needs nothing"
+                f"{key} is not set to what machines share: a broker of a cluster needs that "
+                f"({example}). On one machine, `pulsark standalone` needs nothing"
             )

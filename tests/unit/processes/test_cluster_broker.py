@@ -39,3 +39,13 @@ def test_a_host_of_no_known_name_is_named(monkeypatch: pytest.MonkeyPatch, is_kn
     )
     with pytest.raises(kind, match=said):
         asyncio.run(main())
+
+
+@pytest.mark.parametrize("url", ["", "rocksdb:/var/lib/pulsar", "file:/x"])
+def test_a_store_of_one_machine_is_none_of_a_cluster(url: str) -> None:
+    async def main() -> None:
+        settings = Settings(metadataStoreUrl=url, tableRoots=("/tables",))
+        await ClusterBroker(settings, Runtime(), lambda error: None).start()
+
+    with pytest.raises(ConfigError, match=r"metadataStoreUrl.* a broker of a cluster needs"):
+        asyncio.run(main())
