@@ -59,6 +59,9 @@ class AdminClient:
     advice: ClassVar[str] = "is the broker running?"
     """What the text of ``unavailable`` ends with."""
 
+    trust: ClassVar[str] = "--tls-trust-cert-path, or PULSARK_TLS_TRUST_CERTS,"
+    """What names the CAs that are trusted."""
+
     def __init__(
         self,
         url: str,
@@ -110,7 +113,7 @@ class AdminClient:
             except ssl.SSLCertVerificationError as error:
                 raise self.unavailable(
                     f"{self.url}: the broker's certificate is not trusted "
-                    f"({error.verify_message}); tlsTrustCertsFilePath names the file with its CA"
+                    f"({error.verify_message}); {self.trust} names the file with its CA"
                 ) from error
             except (OSError, http.client.HTTPException, ValueError) as error:
                 problem = str(error) or type(error).__name__

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import http.client
+import ssl
 from collections.abc import Callable
 
 import pytest
 
 from pulsark.admin_client import client as module
 from pulsark.admin_client.client import AdminClient, AdminError
+from pulsark.datasource.admin.client import SparkAdmin
+from pulsark.errors import PulsarkError
 
 Behaviour = Callable[[], tuple[int, bytes]]
 
@@ -140,3 +143,19 @@ def test_a_refusal_without_a_reason_shows_what_came(
     serve([answers(404, body)])
     with pytest.raises(AdminError, match=f"answered 404: {reason}$"):
         AdminClient("http://broker:8080").get("/a")
+
+
+def distrusts() -> tuple[int, bytes]:
+    error = ssl.SSLCertVerificationError("self-signed certificate")
+    error.verify_message = "self-signed certificate"
+    raise error
+
+
+def test_who_does_not_trust_the_broker_is_told_what_names_its_ca(
+    serve: Callable[..., Broker],
+) -> None:
+    serve([distrusts, distrusts])
+    with pytest.raises(AdminError, match="; --tls-trust-cert-path, or PULSARK_TLS_TRUST_CERTS,"):
+        AdminClient("http://broker:8080").get("/x")
+    with pytest.raises(PulsarkError, match="; tlsTrustCertsFilePath names the file"):
+        SparkAdmin("http://broker:8080", 0.0).get("/x")

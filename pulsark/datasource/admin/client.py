@@ -49,6 +49,7 @@ class SparkAdmin(AdminClient):
     refused = DataSourceError
     unavailable = UnavailableError
     advice = "is the broker running, and are the options serviceUrl and adminUrl right?"
+    trust = "tlsTrustCertsFilePath"
 
     def __init__(
         self,
