@@ -150,8 +150,12 @@ class BundleSplit:
         ]
         claim = Check(bundle_epoch_path(bundle), await self._ownership.claim(bundle))
         metadata, _ = await self._storage.of_bundle(bundle)
-        if await self._namespaces.split(namespace, ends, edges) is None:
+        cut = await self._namespaces.split(namespace, ends, edges)
+        if cut is None:
             raise _gone(bundle)
+        # Where bundles and their owners are in two stores it can never be made: nothing is closed.
+        with suppress(BadVersionError):  # it is read again
+            await metadata.commit((Check(cut.path, cut.expected_version),))
         own = self._registry.own
         if own is None:
             raise ClientError(ServerError.ServiceNotReady, "The broker is starting, or stopping")

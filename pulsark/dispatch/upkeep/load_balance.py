@@ -11,6 +11,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pulsark.config.store_urls import configuration_store_url
 from pulsark.dispatch.brokers.shedding import Move, Shedding
 from pulsark.dispatch.brokers.splitting import SplitLimits, to_split
 from pulsark.dispatch.topics.bundles import namespace_of
@@ -64,6 +65,8 @@ class AutoSplit:
         settings, loads = self._settings, self._loads()
         wanted = settings.loadBalancerEnabled and settings.loadBalancerAutoBundleSplitEnabled
         if not wanted or self._registry.is_alone or loads is self._seen:
+            return
+        if configuration_store_url(settings):  # the owners of bundles are in another store
             return
         self._seen = loads
         held = {bundle: load for bundle, load in loads.items() if self._ownership.has(bundle)}

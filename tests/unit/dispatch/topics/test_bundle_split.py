@@ -10,14 +10,16 @@ from contextlib import suppress
 import pytest
 
 from pulsark.dispatch.topics.bundles import Covered
-from pulsark.errors import ClientError, PulsarkError, ServerError
+from pulsark.errors import ClientError, MetadataRefusedError, PulsarkError, ServerError
 from pulsark.metadata.changes import Change
+from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.metadata.paths import (
     bundle_epoch_path,
     bundle_owner_path,
     cursors_path,
     policies_path,
 )
+from pulsark.metadata.two_stores import TwoStores
 from pulsark.wire.topic_name import TopicName
 from tests.sim.metadata import paths_of
 from tests.support.broker_clients import BrokerInMemory, Client, Command, scenario
@@ -94,6 +96,24 @@ async def test_the_halves_are_this_brokers_with_all_that_was_there(broker) -> No
         topic_ids = [one.topics.get_loaded(each).ledger.topic_id for each in (LEFT, RIGHT)]
         expected = [["s"] if half == there else [] for there in HALVES]
         assert [log.subscriptions(topic_id) for topic_id in topic_ids] == expected
+
+
+@scenario()
+async def test_where_two_stores_would_have_to_do_it_nothing_is_closed(broker, monkeypatch) -> None:
+    """The broker would try it again and again."""
+    client = await busy(broker)
+    one = broker.broker
+    both = TwoStores(broker.metadata, MemoryMetadataStore(broker._tree))
+    monkeypatch.setattr(one.bundle_split, "_metadata", both)
+    monkeypatch.setattr(one.storage, "_metadata", both)
+    one.storage._views.clear()
+    before = one.topics.loaded()
+    with pytest.raises(MetadataRefusedError, match="no commit is made in two stores"):
+        await one.bundle_split.split(WHOLE, MIDDLE, keep=True)
+    assert one.topics.loaded() == before
+    assert not any(topic.closed for topic in before)
+    assert one.ownership.owned() == [WHOLE]
+    client.hang_up()
 
 
 @scenario()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -65,9 +66,16 @@ async def test_parts_are_kept_and_split_again_up_to_the_limit_of_bundles(broker)
             await broker.broker.topics.load(name)
 
 
-@pytest.mark.parametrize("off", ["loadBalancerEnabled", "loadBalancerAutoBundleSplitEnabled"])
-def test_nothing_is_split_where_that_is_off(off: str) -> None:
-    @scenario(loadBalancerNamespaceBundleMaxTopics=4, **{off: False})
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"loadBalancerEnabled": False},
+        {"loadBalancerAutoBundleSplitEnabled": False},
+        {"metadataStoreUrl": "zk:one", "configurationMetadataStoreUrl": "zk:other"},
+    ],
+)
+def test_nothing_is_split_where_that_is_off_or_cannot_be_done(changed: dict[str, Any]) -> None:
+    @scenario(loadBalancerNamespaceBundleMaxTopics=4, **changed)
     async def main(broker) -> None:
         await broker.another()
         await with_topics(broker)
