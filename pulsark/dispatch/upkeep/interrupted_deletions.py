@@ -54,7 +54,9 @@ class InterruptedDeletions:
     async def _finish_in(self, namespace: Namespace) -> None:
         bundles = [f"{namespace.name}/{bundle}" for bundle in namespace.bundles]
         whole = self._share.leads and namespace.name not in self._settled
-        if not whole and not self._share.guards(bundles) - self._finished:
+        # As they are now: of a bundle that is claimed meanwhile, some topics are passed already.
+        guards = {bundle: self._share.guards((bundle,)) for bundle in bundles}
+        if not whole and not set().union(*guards.values()) - self._finished:
             return
         share = self._share.of_namespace(namespace)
         names = [
@@ -74,6 +76,6 @@ class InterruptedDeletions:
                 log.warning("%s: cannot complete its deletion yet, trying again: %s", name, error)
                 failed += 1
         if not failed:
-            self._finished |= self._share.guards(bundles)
+            self._finished.update(*(guards[each] for each in bundles if not share.lacks(each)))
             if whole:
                 self._settled.add(namespace.name)

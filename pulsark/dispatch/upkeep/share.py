@@ -80,6 +80,10 @@ class NamespaceShare:
         self._bundles = NamespaceBundles(namespace)
         self._found: dict[str, bool] = {}
 
+    def lacks(self, bundle: str) -> bool:
+        """Whether a bundle was found not to be this broker's."""
+        return self._found.get(bundle) is False
+
     async def has(self, name: TopicName) -> bool:
         """Whether a topic is this broker's."""
         bundle = self._bundles.of(name)
