@@ -21,6 +21,7 @@ from pulsark.errors import (
     StorageFullError,
 )
 from pulsark.storage.bookkeeper.limits import (
+    ANSWER_BYTES_MAX,
     ANSWER_OVERHEAD,
     IN_FLIGHT_BYTES_MAX,
     IN_FLIGHT_ENTRIES_MAX,
@@ -122,7 +123,9 @@ class Channel(asyncio.Protocol):
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._reader = AnswerReader(settings.frame_bytes_max + ANSWER_OVERHEAD)
+        self._reader = AnswerReader(
+            max(settings.frame_bytes_max + ANSWER_OVERHEAD, ANSWER_BYTES_MAX)
+        )
         self._out: list[bytes] = []
         self._flushing = False
         self._runs: dict[int, deque[_Run]] = {}

@@ -22,6 +22,9 @@ READS_MAX = 64
 ANSWER_OVERHEAD = 64 << 10
 """Room in an answer beyond the largest frame: heads of the entries of a batch."""
 
+ANSWER_BYTES_MAX = 128 << 20
+"""An answer may have so much in any case: messages may have been larger once."""
+
 GAP_ENTRIES_MAX = 16
 """Entries behind an absent one that a read looks for: with striping, a bookie lacks some."""
 

@@ -138,6 +138,17 @@ def test_an_add_that_was_refused_early_is_told_so_when_the_connection_ends_befor
     run(scenario)
 
 
+def test_an_entry_that_is_larger_than_messages_may_be_by_now_is_read() -> None:
+    async def scenario(peer: Peer) -> None:
+        reading = peer.read(0)
+        await turns()
+        peer.answer_read(7, 0, bytes(2 * SETTINGS.frame_bytes_max))
+        assert len((await reading).stored) == 2 * SETTINGS.frame_bytes_max
+        assert not peer.aborted
+
+    run(scenario)
+
+
 def test_the_same_entry_may_be_added_again_before_the_first_is_answered() -> None:
     async def scenario(peer: Peer) -> None:
         peer.add(7, 0, 3)
