@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 SHARED_TREES: Final = (CLUSTERS, POLICIES, PARTITIONED_TOPICS, RESOURCE_GROUPS)
 
 
+class TwoStoresError(MetadataRefusedError):
+    """A commit concerns both stores, and never can be made."""
+
+
 class TwoStores(SingleWrites):
     """Identity, marks and ephemeral values are those of the local store."""
 
@@ -62,7 +66,7 @@ class TwoStores(SingleWrites):
     async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
         stores = {id(store): store for store in (self._store(change.path) for change in changes)}
         if len(stores) > 1:
-            raise MetadataRefusedError(
+            raise TwoStoresError(
                 "the change concerns the configuration metadata store and that of the cluster: "
                 "no commit is made in two stores"
             )

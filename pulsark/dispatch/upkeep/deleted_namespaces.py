@@ -26,6 +26,7 @@ from pulsark.metadata.paths import (
     removed_ledger_path,
 )
 from pulsark.metadata.store import ABSENT, ANY_VERSION
+from pulsark.metadata.two_stores import TwoStoresError
 from pulsark.storage.cursor.bundle_record import BundleState
 
 if TYPE_CHECKING:
@@ -93,7 +94,13 @@ class DeletedNamespaces:
             cursors = await self._metadata.get(cursors_path(bundle))
             if cursors is not None:
                 changes += _without_cursors(cursors_path(bundle), cursors)
-            await self._metadata.commit(changes)
+            try:
+                await self._metadata.commit(changes)
+            except TwoStoresError:
+                # Namespaces are apart. One that is made after this look has nothing here before it
+                # is claimed, which the rest would find.
+                if await self._metadata.get(policies_path(namespace_of(bundle))) is None:
+                    await self._metadata.commit(changes[1:])
         except BadVersionError as error:
             log.debug("bundle %s is in use: %s", bundle, error)
         except MetadataError as error:

@@ -9,7 +9,10 @@ import pytest
 from pulsark.dispatch.upkeep import deleted_namespaces
 from pulsark.dispatch.upkeep.deleted_namespaces import DeletedNamespaces
 from pulsark.metadata.changes import Change
+from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.paths import BUNDLE_EPOCHS, CURSORS, REMOVED_LEDGERS, cursors_path
+from pulsark.metadata.store import MetadataStore, Versioned
+from pulsark.metadata.two_stores import TwoStores
 from pulsark.storage.cursor.bundle_record import BundleState, FormerLedger
 from tests.support.two_brokers import TwoBrokers
 
@@ -25,13 +28,19 @@ def both() -> Iterator[TwoBrokers]:
     found.close()
 
 
-def rounds(both: TwoBrokers) -> None:
+def rounds(both: TwoBrokers, *, apart: bool = False) -> None:
+    """``apart``: namespaces are in another store than what is left of them."""
     for node in (*both.nodes, *both.nodes):
         broker = node.broker
-        chore = DeletedNamespaces(
-            broker.metadata, broker.ownership, broker.bundle_release, broker.share
-        )
+        metadata: MetadataStore = broker.metadata
+        if apart:
+            metadata = TwoStores(metadata, both.run(other_session(both.tree)))
+        chore = DeletedNamespaces(metadata, broker.ownership, broker.bundle_release, broker.share)
         both.run(chore.look())
+
+
+async def other_session(tree: MemoryTree) -> MetadataStore:
+    return MemoryMetadataStore(tree)
 
 
 def used(both: TwoBrokers, number: int = 4) -> None:
@@ -57,10 +66,11 @@ def left(both: TwoBrokers) -> list[str]:
     return [name for tree in trees for name in both.tree.children(f"{tree}/{SPACE}")]
 
 
-def test_nothing_is_left_of_it_and_its_ledgers_go(both: TwoBrokers) -> None:
+@pytest.mark.parametrize("apart", [False, True])
+def test_nothing_is_left_of_it_and_its_ledgers_go(both: TwoBrokers, apart: bool) -> None:
     used(both)
     before = set(left(both))
-    rounds(both)
+    rounds(both, apart=apart)
     assert set(left(both)) == before != set(), "it is there"
     ledgers = {
         ledger_id
@@ -69,7 +79,7 @@ def test_nothing_is_left_of_it_and_its_ledgers_go(both: TwoBrokers) -> None:
     }
     deleted(both)
     assert left(both)
-    rounds(both)
+    rounds(both, apart=apart)
     assert left(both) == []
     assert ledgers
     assert ledgers <= {int(name) for name in both.tree.children(REMOVED_LEDGERS)}
@@ -101,6 +111,29 @@ def test_a_namespace_that_is_made_again_meanwhile_keeps_all(both: TwoBrokers) ->
     made: list[bool] = []
     leader.broker.metadata.commit = late  # type: ignore[method-assign, assignment]
     rounds(both)
+    assert made
+    assert left(both) == before
+
+
+def test_so_does_one_in_another_store_than_what_was_left(both: TwoBrokers) -> None:
+    used(both)
+    deleted(both)
+    for node in both.nodes:
+        both.run(node.broker.bundle_release.release_namespace(SPACE))
+    before = left(both)
+    leader = next(node for node in both.nodes if node.broker.share.leads)
+    get = leader.broker.metadata.get
+
+    async def late(path: str) -> Versioned | None:
+        found = await get(path)
+        if path.startswith(CURSORS) and not made:
+            made.append(True)
+            await both.nodes[0].broker.resources.namespaces.create(SPACE, boundaries=())
+        return found
+
+    made: list[bool] = []
+    leader.broker.metadata.get = late  # type: ignore[method-assign]
+    rounds(both, apart=True)
     assert made
     assert left(both) == before
 
