@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsark.cli import serving
 from pulsark.config.sources import for_standalone
+from pulsark.config.store_urls import STORES
 
 if TYPE_CHECKING:
     import argparse
@@ -87,7 +88,13 @@ def _cache() -> Path:
 def _with_defaults(found: LoadedSettings) -> LoadedSettings:
     changes = {key: n for key, n in CLUSTER_DEFAULTS.items() if key not in found.sources}
     settings = replace(found.settings, **changes)  # type: ignore[arg-type]
-    return for_standalone(replace(found, settings=settings))
+    unused = tuple(
+        f"{key}: `pulsark cluster` has servers of its own, this has no effect "
+        f"({found.sources[key]})"
+        for key in STORES
+        if key in found.sources
+    )
+    return for_standalone(replace(found, settings=settings, warnings=found.warnings + unused))
 
 
 async def _serve_broker(settings: Settings, ready: serving.Ready) -> None:

@@ -9,6 +9,14 @@ from pulsark.errors import ConfigError
 if TYPE_CHECKING:
     from pulsark.config.settings import Settings
 
+STORES: Final = (
+    "metadataStoreUrl",
+    "configurationMetadataStoreUrl",
+    "metadataStoreConfigPath",
+    "bookkeeperMetadataServiceUri",
+)
+"""Settings that say where the metadata of a cluster are, and how they are reached."""
+
 _ZOOKEEPER: Final = "zk:"
 _ETCD: Final = "etcd:"
 ETCD_SESSION_MILLIS_MIN: Final = 5_000

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pulsark import __version__
 from pulsark.config.addresses import asks_for_login, check_access
 from pulsark.config.several_brokers import of_broker, own_ports
+from pulsark.config.store_urls import STORES
 from pulsark.errors import ConfigError
 from pulsark.file_locks import lock_directory
 from pulsark.processes.access import warn_of_access
@@ -65,6 +66,17 @@ _PORTS: Final = {
 """By the name of an address: the setting of its port."""
 
 TABLES: Final = "tables"
+
+
+def settings_of_brokers(settings: Settings, zookeeper: str, data: Path) -> Settings:
+    """The settings, with the addresses of the servers that were started; ``data`` has tables."""
+    own: dict[str, Any] = {
+        **dict.fromkeys(STORES, ""),
+        "metadataStoreUrl": f"zk:{zookeeper}/pulsark",
+        "bookkeeperMetadataServiceUri": f"zk://{zookeeper}/{CLUSTER}",
+        "tableRoots": settings.tableRoots or (str(data / TABLES),),
+    }
+    return dataclasses.replace(settings, **own)
 
 
 class LocalCluster:
@@ -197,23 +209,8 @@ class LocalCluster:
     async def _stop_brokers(self) -> None:
         await asyncio.gather(*[broker.stop(BROKER_STOP_SECONDS) for broker in self._brokers])
 
-    @property
-    def _store(self) -> str:
-        return f"zk:{self._zookeeper}/pulsark"
-
-    @property
-    def _ledgers(self) -> str:
-        return f"zk://{self._zookeeper}/{CLUSTER}"
-
     def _of_cluster(self) -> Settings:
-        """The settings, with the addresses of what this process started."""
-        settings = self._settings
-        return dataclasses.replace(
-            settings,
-            metadataStoreUrl=self._store,
-            bookkeeperMetadataServiceUri=self._ledgers,
-            tableRoots=settings.tableRoots or (str(self._data / TABLES),),
-        )
+        return settings_of_brokers(self._settings, self._zookeeper, self._data)
 
     def _duty_of(self, number: int) -> Duty:
         settings = self._of_cluster()
@@ -235,12 +232,13 @@ class LocalCluster:
 
     def _write_ready(self) -> dict[str, Any]:
         first = {key: url for key, url in self._found[0].items() if key in _PORTS}
+        servers = self._of_cluster()
         info = {
             "pid": str(os.getpid()),
             **first,
             "version": __version__,
-            "metadataStoreUrl": self._store,
-            "bookkeeperMetadataServiceUri": self._ledgers,
+            "metadataStoreUrl": servers.metadataStoreUrl,
+            "bookkeeperMetadataServiceUri": servers.bookkeeperMetadataServiceUri,
             "servers": {name: str(self._pids[name]) for name in self._servers},
             "brokers": [self._found[number] for number in range(len(self._brokers))],
         }
