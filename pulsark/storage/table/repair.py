@@ -11,9 +11,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Literal
 
-import google_crc32c
-
 from pulsark.errors import CorruptEntryError, StorageError
+from pulsark.storage.table.files.root_files import checksum
 from pulsark.storage.table.log.delta_log import (
     LAST_CHECKPOINT,
     CorruptCommitError,
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from pulsark.storage.table.files.record import DataFile, TableRecord
 
 log = logging.getLogger(__name__)
-
-READ_BYTES = 4 << 20
 
 Copy = Literal["ok", "missing", "damaged"]
 LogState = Literal["ok", "missing", "damaged", "behind"]
@@ -85,10 +82,7 @@ def copy_state(disk: RootFiles, directory: str, file: DataFile, *, verify: bool 
 def _checksum(disk: RootFiles, path: str, size: int) -> int:
     file = disk.open(path)
     try:
-        crc = 0
-        for offset in range(0, size, READ_BYTES):
-            crc = google_crc32c.extend(crc, file.read(offset, READ_BYTES))
-        return crc
+        return checksum(file, size)
     finally:
         file.close()
 

@@ -16,6 +16,7 @@ from pulsark.storage.table.files.disk_reserve import check_room
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from pulsark.runtime import ReadFile
     from pulsark.storage.roots.root_files import RootFiles
     from pulsark.storage.table.files.record import DataFile
 
@@ -50,9 +51,13 @@ def copy_file(disk: RootFiles, source: str, target: str, file: DataFile) -> None
     check_room(disk, target, file.size)
     path = f"{target}/{file.path}"
     disk.make_dirs(path.rpartition("/")[0])
-    disk.remove(path)
     reading = disk.open(f"{source}/{file.path}")
     try:
+        if _is_there(disk, path):
+            # Damaged as it is, it may be all that is left: it goes for one that is whole.
+            if checksum(reading, file.size) != file.crc32c:
+                raise CorruptEntryError(f"{source}/{file.path} is damaged")
+            disk.remove(path)
         writing = disk.create(path)
         try:
             crc = 0
@@ -71,6 +76,22 @@ def copy_file(disk: RootFiles, source: str, target: str, file: DataFile) -> None
     if crc != file.crc32c:
         disk.remove(path)
         raise CorruptEntryError(f"{source}/{file.path} is damaged")
+
+
+def checksum(file: ReadFile, size: int) -> int:
+    """The CRC of the first bytes of a file."""
+    crc = 0
+    for offset in range(0, size, COPY_BYTES):
+        crc = google_crc32c.extend(crc, file.read(offset, min(COPY_BYTES, size - offset)))
+    return crc
+
+
+def _is_there(disk: RootFiles, path: str) -> bool:
+    try:
+        disk.size(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def remove_files(disk: RootFiles, root: str, paths: Iterable[str]) -> None:
