@@ -147,7 +147,8 @@ class SealedCopies:
         namespaces = [
             n for t in await resources.tenants.list() for n in await resources.namespaces.list(t)
         ]
-        for namespace in sorted(namespaces):
+        # As they stand in names: "a/b-c/" is before "a/b/".
+        for namespace in sorted(namespaces, key=lambda namespace: f"{namespace}/"):
             children = await self._metadata.children(topics_path(TABLES, namespace))
             for full_name in sorted(topic_below(namespace, child) for child in children):
                 yield TopicName.parse(full_name)
