@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pulsark.datasource.options.errors import ConflictError
+from pulsark.datasource.options.errors import DataSourceError, UnavailableError
 from pulsark.jobs.job import Context, Help, Job, JobError, Repeated, UsageError
 from pulsark.jobs.sealing_tasks import Task, Written, outcome, packed, tasks_of, write_all
 
@@ -81,8 +81,11 @@ def _sealed(
             described = [file.to_json() for file in some]
             try:
                 admin.sealing.attach(table["topic"], table["tableId"], described, kind)
-            except ConflictError as error:
-                problems.append(f"{table['topic']}: {error}")
+            except UnavailableError:
+                raise
+            except DataSourceError as error:  # others may be attached all the same
+                reason = str(error).removeprefix("pulsark: ")
+                problems.append(f"{table['topic']}: {reason}")
                 break
             files += len(some)
             rows += sum(file.rows for file in some)

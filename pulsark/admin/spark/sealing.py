@@ -214,7 +214,7 @@ async def attach(topic: TopicOf, request: Request, broker: BrokerOf) -> Response
         number = await broker.sealing.jobs.attach(
             topic.base, str(given.get("tableId")), parsed, kind
         )
-    except NotAttachedError as error:
+    except (NotAttachedError, CrowdedTableError) as error:
         raise fail(409, f"{error}; plan anew") from None
     return value({"attach": number})
 

@@ -103,7 +103,8 @@ class SealingJobs:
         """What is due of some topics, or without names of all that are loaded.
 
         Only what is named is loaded. ``everything``: as far as it goes, and not what policies ask
-        for. Topics whose sealing is off are left out. A range has about ``range_bytes`` at most.
+        for. Topics whose sealing is off are left out, and so are, where all are asked for, those
+        that cannot be planned for now. A range has about ``range_bytes`` at most.
         ``runner`` is the job that asks: its next run takes over what a run had that died.
         """
         topics: list[Topic] | None = [t for name in names for t in await self._load(name)]
@@ -113,7 +114,13 @@ class SealingJobs:
         for base, due in await self._sealing.due(topics, runner, everything=everything):
             if len(found) == TABLES_A_PLAN_MAX:
                 break
-            found.append(await self._planned(base, due, range_bytes))
+            try:
+                found.append(await self._planned(base, due, range_bytes))
+            except PulsarkError as error:
+                if names:
+                    raise
+                log.warning("%s: left out of a plan of sealing: %s", base, error)
+                continue
             self._sealing.leases.lend(base, runner, min(lease_seconds, LEASE_SECONDS_MAX))
         return found
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pulsark.datasource.options.errors import DataSourceError, UnavailableError
 from pulsark.dispatch.tables.sealing_jobs import TABLES_A_PLAN_MAX
 from pulsark.errors import StorageError
 from pulsark.jobs import seal_ledgers, sealing_tasks
@@ -112,7 +113,7 @@ def test_a_thousand_nearly_empty_topics_are_one_spark_job_of_one_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def written_all(tasks: list[Task]) -> list[Written]:
-        return [Written(task, (file(5, 0, 0),)) for task in tasks]
+        return list(map(written_one, tasks))
 
     class CountedSpark(NoSpark):
         jobs = 0
@@ -129,6 +130,48 @@ def test_a_thousand_nearly_empty_topics_are_one_spark_job_of_one_task(
     assert done == {"tables": 5000, "tasks": 5, "files": 5000, "rows": 5000}
     assert spark.jobs == 5
     assert not broker.due
+
+
+def test_a_table_that_takes_no_files_keeps_no_other_one_from_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class WithOneTrimmed(ManyTopics):
+        def attach(self, topic: str, *given: Any) -> None:
+            if topic == "t1":
+                raise DataSourceError("the broker answered 412: partition -1 has 0 entries there")
+            super().attach(topic, *given)
+
+    monkeypatch.setattr(seal_ledgers, "write_all", lambda tasks: [written_one(t) for t in tasks])
+    broker = WithOneTrimmed(4)
+    context: Any = Context("seal_ledgers", given_spark=NoSpark())  # type: ignore[arg-type]
+    monkeypatch.setattr(context, "admin", lambda wanted: broker)
+    done = seal_ledgers.run(seal_ledgers.Parameters(), context)
+    assert list(broker.due) == ["t1"]
+    assert done["files"] == 3
+    (problem,) = done["problems"]
+    assert problem.startswith("t1: ")
+    assert "412" in problem
+
+
+def written_one(task: Task) -> Written:
+    return Written(task, (file(5, 0, 0),))
+
+
+def test_a_broker_that_is_gone_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(ManyTopics):
+        asked = 0
+
+        def attach(self, topic: str, *given: Any) -> None:
+            self.asked += 1
+            raise UnavailableError("no answer")
+
+    monkeypatch.setattr(seal_ledgers, "write_all", lambda tasks: [written_one(t) for t in tasks])
+    broker = Gone(4)
+    context: Any = Context("seal_ledgers", given_spark=NoSpark())  # type: ignore[arg-type]
+    monkeypatch.setattr(context, "admin", lambda wanted: broker)
+    with pytest.raises(UnavailableError):
+        seal_ledgers.run(seal_ledgers.Parameters(), context)
+    assert broker.asked == 1
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -525,6 +526,55 @@ async def test_what_a_job_wrote_is_attached_once(broker: BrokerInMemory) -> None
     assert [client_view(e) for e in await everything(broker)] == list(map(client_view, originals))
     await asyncio.sleep(3 * CHECK_SECONDS)
     assert rows_in(broker) == sum(max(i % 3, 1) for i in range(15))
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=0, sealByJobs=True)
+async def test_a_table_that_cannot_be_opened_is_left_out_of_the_plan_for_all(
+    broker: BrokerInMemory,
+) -> None:
+    sealing = broker.broker.sealing
+    other = TopicName.parse("persistent://public/default/other")
+    for name in (NAME, other):
+        topic = await broker.broker.topics.load(name, create=True)
+        topic.ledger.append(entry(0), stored_entry(EARLIEST, entry(0)))
+    await asyncio.sleep(0.01)
+    open_ = sealing.tables.open
+
+    async def behind(name: TopicName, table_id: str) -> Any:
+        if name == NAME:
+            raise StorageError("attach 3 has reached 0 roots of 1")
+        return await open_(name, table_id)
+
+    sealing.tables.open = behind  # type: ignore[method-assign]
+    wanted: Any = {"everything": True, "lease_seconds": 60, "range_bytes": 1 << 30}
+    planned = await sealing.jobs.plan([], "a", **wanted)
+    assert [table.base for table in planned] == [other]
+    assert not sealing.leases.is_lent(NAME)
+    with pytest.raises(StorageError, match="0 roots of 1"):
+        await sealing.jobs.plan([NAME], "a", **wanted)
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=0, sealByJobs=True)
+async def test_a_page_of_copies_begins_where_the_one_before_ended(broker: BrokerInMemory) -> None:
+    await broker.broker.resources.namespaces.create("public/default-old")
+    sealing = broker.broker.sealing
+    names = [
+        TopicName.parse(f"persistent://public/{name}")
+        for name in ("default-old/t", "default/t", "default/u")
+    ]
+    for name in names:
+        topic = await broker.broker.topics.load(name, create=True)
+        topic.ledger.append(entry(0), stored_entry(EARLIEST, entry(0)))
+        await asyncio.sleep(0.01)
+        await sealing.seal(name, [topic], everything=True)
+    found, after = [], ""
+    with patch("pulsark.dispatch.tables.sealed_copies.FILES_A_PAGE", 1):
+        while True:
+            tables, after = await sealing.copies.page([], after)
+            found += [table.name for table in tables]
+            if not after:
+                break
+    assert found == names
 
 
 @scenario(sealEnabled=True, sealFreshnessSeconds=0)
