@@ -9,7 +9,7 @@ from pulsark.dispatch.tables.sealing_due import CHECK_SECONDS, due_ranges
 from pulsark.limits import READS_PER_TURN_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from pulsark.dispatch.tables.journal_release import JournalRelease
     from pulsark.dispatch.tables.table_waits import ReadTables, TidyQueue
@@ -69,9 +69,15 @@ class SealingProgress:
     def __contains__(self, topic: Topic) -> bool:
         return topic in self._of
 
-    def partition_of(self, base: TopicName) -> Topic | None:
-        """Any loaded partition of a topic."""
-        return next((t for t in self._of if t.name.base == base and not t.closed), None)
+    async def partitions_of(self, bases: Collection[TopicName]) -> dict[TopicName, Topic]:
+        """Of each of these topics any loaded partition, if there is one."""
+        found: dict[TopicName, Topic] = {}
+        wanted = set(bases)
+        async for topic in in_turns(list(self._of) if wanted else ()):
+            base = topic.name.base
+            if base in wanted and not topic.closed:
+                found[base] = topic
+        return found
 
     def is_settled(self, topic: Topic) -> bool:
         """Whether nothing has come since all was sealed."""

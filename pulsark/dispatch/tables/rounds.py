@@ -132,9 +132,11 @@ class SealingRounds:
                 continue
             await self._failures.attempt(work.base, self._seal(work.base, work.topics))
             is_busy = self._is_busy()
-        for base in self._queue.take(started):
-            topic = self._progress.partition_of(base)
-            topics = [] if topic is None else [topic]
+        bases = self._queue.take(started)
+        partitions = await self._progress.partitions_of(bases)
+        for base in bases:
+            topic = partitions.get(base)
+            topics = [] if topic is None or topic.closed else [topic]
             await self._failures.attempt(base, self._tidy(base, topics))
 
     def _is_busy(self) -> bool:

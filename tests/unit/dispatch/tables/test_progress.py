@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from pulsark.dispatch.model.entry import stored_entry
+from pulsark.dispatch.tables.progress import SealingProgress
+from pulsark.dispatch.tables.rounds import SealingRounds, TableFailures
+from pulsark.dispatch.tables.table_waits import CrowdedTables, Leases, TidyQueue
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.wire.position import EARLIEST
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, scenario
 from tests.support.tables import entry
+from tests.support.ticking_clock import TickingClock
 
 if TYPE_CHECKING:
     from pulsark.storage.table.files.record import SealedLedger
@@ -79,3 +84,50 @@ async def test_what_a_job_attached_first_is_not_all_that_is_known(broker: Broker
     first, second = topic.ledger.ledgers()
     await progress.attached(topic, [first.ledger_id], since=None)
     assert progress._of[topic].through.keys() == {first.ledger_id, second.ledger_id}
+
+
+def test_of_many_tables_that_are_tidied_at_once_all_topics_are_looked_at_once() -> None:
+    count, looks = 2000, 0
+
+    class Known:
+        closed = False
+        policies = SimpleNamespace(sealing=SimpleNamespace(enabled=False))
+
+        def __init__(self, number: int) -> None:
+            self._name = TopicName.parse(f"persistent://public/default/t{number}")
+
+        @property
+        def name(self) -> TopicName:
+            nonlocal looks
+            looks += 1
+            return self._name
+
+    loaded: Any = [Known(number) for number in range(count)]
+    names = [topic.name for topic in loaded]
+    tidied: list[tuple[TopicName, list[Topic]]] = []
+
+    async def tidy(base: TopicName, topics: list[Topic]) -> None:
+        tidied.append((base, topics))
+
+    async def seal(base: TopicName, topics: list[Topic]) -> None:
+        raise AssertionError("nothing is due")
+
+    nothing: Any = None
+    clock = TickingClock(1.0)
+    queue = TidyQueue(clock)
+    progress = SealingProgress(nothing, nothing, nothing, queue)
+    progress._of = dict.fromkeys(loaded, nothing)
+    topics: Any = SimpleNamespace(loaded=lambda: loaded)
+    rounds = SealingRounds(
+        nothing, clock, topics, progress, Leases(clock), CrowdedTables(clock, queue), queue,
+        TableFailures(), lambda: True, seal, tidy,
+    )  # fmt: skip
+    for name in names:
+        queue.soon(name)
+    loaded[7].closed = True
+    queue.soon(TopicName.parse("persistent://public/default/unloaded"))
+    looks = 0
+    asyncio.run(rounds.run())
+    assert len(tidied) == count + 1
+    assert [base for base, topics in tidied if not topics] == [names[7], tidied[-1][0]]
+    assert looks <= 3 * count
