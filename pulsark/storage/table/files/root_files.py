@@ -110,6 +110,8 @@ def remove_tree(disk: RootFiles, directory: str) -> None:
                     disk.remove(f"{directory}/{partition}/{ledger}/{name}")
                 disk.remove_dir(f"{directory}/{partition}/{ledger}")
             disk.remove_dir(f"{directory}/{partition}")
+    for name in disk.list(f"{directory}/_staged"):
+        disk.remove(f"{directory}/_staged/{name}")
     for name in reversed(disk.list(f"{directory}/_delta_log")):
         disk.remove(f"{directory}/_delta_log/{name}")
     for name in ("_delta_log", "_staged"):

@@ -13,6 +13,7 @@ from pulsark.dispatch.upkeep.unloaded_sealing import FIRST_SWEEP_SECONDS, SWEEP_
 from pulsark.errors import MetadataError, StorageError
 from pulsark.metadata.paths import DOOMED_TABLES, table_path
 from pulsark.storage.table.files.record import TableRecord
+from pulsark.storage.table.staging.staged_ledger import STAGING
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import NAME, BrokerInMemory, scenario
 from tests.unit.dispatch.tables.test_sealing import appended, everything
@@ -42,6 +43,18 @@ async def test_a_deleted_topic_leaves_nothing(broker: BrokerInMemory) -> None:
     assert table_files(broker) == []
     assert await notes(broker) == []
     assert await broker.broker.metadata.get(table_path(NAME)) is None
+
+
+@scenario(**SEALED)
+async def test_what_was_staged_for_a_topic_goes_with_it(broker: BrokerInMemory) -> None:
+    await sealed_topic(broker)
+    (log, *_) = [path for path in table_files(broker) if "/_delta_log/" in path]
+    staged = f"{log.partition('/_delta_log/')[0]}/{STAGING}"
+    disk = broker.broker.runtime.disk
+    disk.make_dirs(staged)
+    disk.write_new(f"{staged}/1-a-0.parquet", b"of a writer that died")
+    await broker.broker.deletion.delete_topic(NAME)
+    assert table_files(broker) == []
 
 
 @scenario(**SEALED)
