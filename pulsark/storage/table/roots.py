@@ -159,7 +159,10 @@ class TableRoots:
         self, record: TableRecord, directory: str, files: Sequence[DataFile]
     ) -> None:
         """Make the log of a table whole in a directory that has all its files; ``StorageError``."""
-        await self._blocking(partial(catch_up, self._disk, record, directory, files))
+        try:
+            await self._blocking(partial(catch_up, self._disk, record, directory, files))
+        except OSError as e:
+            raise StorageError(f"{directory}: {e}") from e
 
     async def with_room(self, record: TableRecord, size: int) -> tuple[list[str], int]:
         """Directories of a table to write up to ``size`` bytes to, and how many there is room for

@@ -29,6 +29,7 @@ from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
 from pulsark.storage.table.files.record import DataFile, SealedLedger, TableRecord
 from pulsark.storage.table.files.root_files import ensure_file
 from pulsark.storage.table.files.seal_range import SealRange
+from pulsark.storage.table.root_identity import storage_root_of
 
 if TYPE_CHECKING:
     from pulsark.storage.roots.root_files import RootFiles
@@ -155,7 +156,9 @@ class TableRepair:
     ) -> None:
         """``commit`` repairs the logs. ``StorageError``: call it again when the reason is gone."""
         for directory in record.roots:
-            await run_in_worker(self._thread(), partial(self._tables.roots.check, directory))
+            problem = await self._tables.roots.problem(storage_root_of(directory))
+            if problem:
+                raise StorageError(problem)
         gone: list[DataFile] = []
         some: list[DataFile] = []
         async for file in self._files(record):

@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+CATCH_UP_ATTEMPTS = 20
+"""How often a root is looked at whose table goes on meanwhile."""
+
 DOCUMENT_BYTES = 1024
 """Bytes whose reading costs as much as finding a document."""
 
@@ -184,10 +187,18 @@ class Tables:
         It does nothing that the owner has not decided, so that it need not be one: a table whose
         other roots are still to be filled cannot be opened.
         """
-        record = await self._open.record(table_path(name))
-        files = [file for ledger in await self.ledgers(name) for file in ledger.files]
-        self._open.drop(name)  # it is unknown where the log went on
-        await self.roots.catch_up(record, directory, files)
+        for attempts_left in reversed(range(CATCH_UP_ATTEMPTS)):
+            record = await self._open.record(table_path(name))
+            files = [file for ledger in await self.ledgers(name) for file in ledger.files]
+            self._open.drop(name)  # it is unknown where the log went on
+            try:
+                await self.roots.catch_up(record, directory, files)
+                return
+            except StorageError:
+                # Its owner may be another broker, and may have gone on meanwhile.
+                now = await self._open.record(table_path(name))
+                if not attempts_left or now.attached == record.attached:
+                    raise
 
     def guard_with(self, guarded: Callable[[TopicName], Awaitable[MetadataStore]]) -> None:
         """Tables that are opened from now on are changed through ``await guarded(base)``."""

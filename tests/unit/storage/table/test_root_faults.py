@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from logging.handlers import BufferingHandler
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from pulsark.errors import StorageError
 from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.metadata.paths import STORAGE_ROOTS
 from pulsark.storage.roots.store_pause import DeniedStoreError, PausedStoreError
-from pulsark.storage.table.files.record import table_directory
+from pulsark.storage.table.files.record import SealedLedger, table_directory
 from pulsark.storage.table.files.seal_range import SealRange
 from pulsark.storage.table.log.delta_log import DeltaLog, commit_name
 from pulsark.storage.table.process.process import Entries
@@ -29,6 +30,7 @@ from pulsark.storage.table.root_identity import (
     StorageRoots,
     commission,
 )
+from pulsark.storage.table.table_repair import Repair
 from pulsark.storage.table.tables import Tables
 from pulsark.wire.topic_name import TopicName
 from tests.sim.disk import SimDisk, SimReadFile
@@ -201,6 +203,53 @@ async def test_a_root_that_was_wiped_while_it_was_in_use_gets_nothing(world: Wor
     with pytest.raises(StorageError, match="is missing"):
         await world.tables.catch_up(NAME, DIRECTORIES[1])
     assert len(world.files("/root-2")) == 1
+
+
+@world
+async def test_a_root_catches_up_although_the_owner_of_its_table_goes_on(world: World) -> None:
+    """Any broker completes the logs on a root, also of tables that others attach to meanwhile."""
+    await world.seal()
+    ledgers = world.tables.ledgers
+
+    async def overtaken(name: TopicName) -> list[SealedLedger]:
+        found = await ledgers(name)
+        world.tables.ledgers = ledgers  # type: ignore[method-assign]
+        await world.seal()
+        return found
+
+    world.tables.ledgers = overtaken  # type: ignore[method-assign]
+    await world.tables.catch_up(NAME, DIRECTORIES[1])
+    await world.is_whole()
+
+
+@world
+async def test_a_root_that_fails_does_not_catch_up_and_says_why(world: World) -> None:
+    await world.seal()
+    world.disk.remove(f"{DIRECTORIES[1]}/_delta_log/{commit_name(1)}")
+    world.disk.faulty, world.disk.name_errno = "/root-2/", errno.EIO
+    with pytest.raises(StorageError, match="root-2"):
+        await world.tables.catch_up(NAME, DIRECTORIES[1])
+
+
+@world
+async def test_a_store_that_is_left_alone_ends_a_repair_with_the_reason(world: World) -> None:
+    await world.seal()
+
+    def paused(directory: str) -> None:
+        raise PausedStoreError(errno.EAGAIN, "it is asked again soon", directory)
+
+    def also_paused(disk: SimDisk, root: str) -> None:
+        paused(root)
+
+    roots: Any = world.tables.roots
+    roots.check = paused
+    roots._roots = SimpleNamespace(check=also_paused)
+
+    async def nothing(wanted: SealRange) -> AsyncIterator[Entries]:
+        yield []
+
+    with pytest.raises(StorageError, match="asked again soon"):
+        await world.tables.repair(NAME, TABLE_ID, nothing, 1 << 20, Repair(), give_up=False)
 
 
 @world
