@@ -8,6 +8,7 @@ Imports pyarrow: never import it where a broker starts.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 from datetime import UTC, datetime, timedelta
@@ -338,7 +339,8 @@ class FileWriter(io.RawIOBase):
 
     def _leave_out(self, directory: str) -> None:
         """Give one directory up; what was written there goes."""
-        self._outputs.pop(directory).close()
+        with contextlib.suppress(OSError):  # it may try to write once more
+            self._outputs.pop(directory).close()
         try:
             self._disk.remove(f"{directory}/{self._path}")
         except OSError as e:

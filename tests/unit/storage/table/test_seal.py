@@ -24,7 +24,7 @@ from pulsark.storage.table.files.seal import seal, verify
 from pulsark.storage.table.process import reader as reader_module
 from pulsark.storage.table.process.reader import TableReader
 from pulsark.wire.topic_name import TopicName
-from tests.sim.disk import SimDisk
+from tests.sim.disk import SimAppendFile, SimDisk
 from tests.support.client_view import client_view
 from tests.support.tables import check_entries, entries, entry
 
@@ -140,6 +140,26 @@ def test_a_root_that_fails_is_left_out_unless_it_is_needed() -> None:
     disk.name_errno, disk.sync_errno = 0, errno.EIO
     with pytest.raises(StorageError):
         seal(enumerate(entries(5)), 2, 5, ROOTS, disk, "o", roots_needed=2)
+
+
+def test_a_root_that_fails_once_more_when_it_is_left_out_keeps_no_other_one_from_its_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What could not be written is tried again when a temporary file, or one on NFS, is closed."""
+    disk, originals = SimDisk(), entries(5)
+    disk.faulty, disk.write_errno = "/two/", errno.ENOSPC
+    close = SimAppendFile.close
+
+    def fails(file: SimAppendFile) -> None:
+        close(file)
+        if file._path.startswith("/two/"):
+            raise OSError(errno.ENOSPC, "full", file._path)
+
+    monkeypatch.setattr(SimAppendFile, "close", fails)
+    ledger = sealed(disk, originals)
+    assert ledger.through == 4
+    assert not [path for path in disk.files() if path.startswith("/two/")]
+    check_entries(disk, "/one/t", {5: ledger}, {5: originals})
 
 
 def test_a_full_disk_leaves_no_files() -> None:
