@@ -6,6 +6,7 @@ Imports pyarrow: never import it where a broker starts.
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
     from pulsark.storage.roots.root_files import RootFiles
     from pulsark.storage.table.files.record import DataFile
+
+log = logging.getLogger(__name__)
 
 COLLECTED_BYTES: Final = 2 << 20
 """Messages that become entries at a time: numpy has a price for each call, and putting what came in
@@ -192,6 +195,9 @@ class BulkWriter:
         """Delete what was written. What cannot be deleted now the broker deletes later."""
         if self._file is not None:
             self._file.abandon()
-        for file in self._files:
-            for directory in self._directories:
-                self._disk.remove(f"{directory}/{file.path}")
+        for directory in self._directories:
+            try:
+                for file in self._files:
+                    self._disk.remove(f"{directory}/{file.path}")
+            except OSError as e:
+                log.warning("%s: staged files stay for now: %s", directory, e)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 from datetime import UTC, datetime
@@ -29,6 +30,7 @@ from pulsark.storage.table.staging.staged_ledger import StagedLedger
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import decode_batch
 from pulsark.wire.entry import checksum_ok, entry_payload, parse_entry
+from tests.sim.disk import SimDisk
 from tests.support.client_view import client_view
 
 NOW = 1_700_000_000_000
@@ -228,3 +230,15 @@ def test_what_rows_bring_is_compressed(tmp_path: Path) -> None:
         "key", "ordering_key", "value", "value_raw",
         "properties.key_value.key", "properties.key_value.value",
     }  # fmt: skip
+
+
+def test_what_cannot_be_deleted_on_one_root_is_deleted_on_the_other() -> None:
+    """A write that failed says why, and not what failed after that."""
+    disk = SimDisk()
+    area = StagingArea(["/one/_staged", "/two/_staged"], 1, NOW, "n")
+    writer = BulkWriter(area, 0, Batching("p"), disk, lambda: NOW)
+    writer.add(messages(random_rows(10, 1)), 1000)
+    assert writer.finish() is not None
+    disk.faulty, disk.name_errno = "/one/", errno.EROFS
+    writer.abandon()
+    assert [path.partition("/_staged")[0] for path in disk.files()] == ["/one"]
