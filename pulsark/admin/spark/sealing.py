@@ -14,8 +14,10 @@ empty}, "tables": [{"topic", "directories", "wanted", "logs": {directory: state}
 [{"ledgerId", "partition", "entries", "files", "copies": {directory: [state of each file]}}]}],
 "next"}``: a table is in ``directories``, and should be in those ``wanted``. ``POST
 .../{topic}/table/directories`` with ``{"directories": wanted}`` says that it is, ``POST
-/admin/v2/sealing/recovered`` with ``{"root"}`` puts a root in service that has all files again and
-completes the logs on it. 409: files are missing there; look again.
+/admin/v2/sealing/recovered`` with ``{"root", "after"}`` completes the logs on a root that has all
+files again, of tables after a name, and puts it in service; it answers ``{"tables", "next"}``, and
+is to be asked for the rest with ``next`` unless that is empty. 409: files are missing there; look
+again.
 """
 
 from __future__ import annotations
@@ -268,11 +270,13 @@ def _shown_copies(table: TableCopies) -> dict[str, Any]:
 
 @router.post("/admin/v2/sealing/recovered", needs=superuser, at=HERE)
 async def recovered(request: Request, broker: BrokerOf) -> Response:
-    """A root has all its files again; ``{"tables": number}``."""
-    root = (await json_object(request)).get("root")
-    if not isinstance(root, str):
-        raise fail(400, "root is the path of a storage root")
-    return value({"tables": await broker.sealing.copies.put_in_service(root)})
+    """A root has all its files again; ``{"tables": number, "next": name}``."""
+    given = await json_object(request)
+    root, after = given.get("root"), given.get("after", "")
+    if not isinstance(root, str) or not isinstance(after, str):
+        raise fail(400, "root is the path of a storage root, and after the name of a topic")
+    tables, following = await broker.sealing.copies.put_in_service(root, after)
+    return value({"tables": tables, "next": following})
 
 
 @router.post(TOPICS + "/{topic}/table/directories", needs=superuser)

@@ -61,9 +61,15 @@ class SealingCalls:
 
     def recovered(self, root: str) -> int:
         """Say that a storage root has all its files again; the number of its tables."""
-        path = "/sealing/recovered"
-        answer = self._client.call("POST", path, {"root": root}, what=f"storage root {root}")
-        return int(answer["tables"])
+        tables, after = 0, ""
+        while True:
+            body = {"root": root, "after": after}
+            what = f"storage root {root}"
+            answer = self._client.call("POST", "/sealing/recovered", body, what=what)
+            tables += int(answer["tables"])
+            after = answer.get("next", "")
+            if not after:
+                return tables
 
     def place(self, topic: str, directories: Sequence[str]) -> None:
         """Say that a table is in other directories from now on, which have all its files."""

@@ -17,12 +17,17 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.topic_tables import TopicTables
     from pulsark.metadata.resources import Resources
     from pulsark.metadata.store import MetadataStore
+    from pulsark.runtime import Clock
     from pulsark.storage.table.files.record import SealedLedger
     from pulsark.storage.table.repair import Copy, LogState
     from pulsark.storage.table.tables import Tables
 
 FILES_A_PAGE: Final = 20_000
 """Files of which one answer tells; a table is always whole in one."""
+
+PAGE_SECONDS: Final = 10.0
+"""Time after which an answer ends: who asks does not wait much longer, and there may be very many
+tables, or an object store with milliseconds for each file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +51,13 @@ class SealedCopies:
 
     def __init__(
         self,
+        clock: Clock,
         metadata: MetadataStore,
         resources: Resources,
         tables: Tables,
         topic_tables: TopicTables,
     ) -> None:
+        self._clock = clock
         self._metadata = metadata
         self._resources = resources
         self._topic_tables = topic_tables
@@ -67,7 +74,7 @@ class SealedCopies:
         """Tables in the order of their names, those ``after`` a name; the last name, if there may
         be more. Without ``names`` all tables."""
         found: list[TableCopies] = []
-        files = 0
+        files, begun = 0, self._clock.monotonic()
         async for name in self._names(names):
             if str(name) <= after:
                 continue
@@ -75,29 +82,38 @@ class SealedCopies:
             if table is not None:
                 found.append(table)
                 files += sum(len(ledger.files) for ledger in table.ledgers)
-            if files >= FILES_A_PAGE:
+            if files >= FILES_A_PAGE or self._has_taken_long(begun):
                 return found, str(name)
         return found, ""
 
-    async def put_in_service(self, root: str) -> int:
-        """A root that was refused has all its files again: it counts; returns its tables.
+    async def put_in_service(self, root: str, after: str = "") -> tuple[int, str]:
+        """A root that was refused has all its files again: it counts.
 
-        The logs of its tables are completed first. ``InUseError`` if a file is missing.
+        The logs of its tables are completed first, of those ``after`` a name. Returns how many, and
+        the last name if there may be more: to be asked for then, or the root does not count.
+        ``InUseError`` if a file is missing.
         """
         if root not in self._tables.roots.paths:
             raise InvalidResourceError(
                 f"root: {root} is not one of {', '.join(self._tables.roots.paths)}"
             )
-        tables = 0
+        tables, begun = 0, self._clock.monotonic()
         async for name in self._names(()):
+            if str(name) <= after:
+                continue
             record = await self._tables.record(name)
             for directory in record.roots if record is not None else ():
                 if storage_root_of(directory) == root:
                     async with self._topic_tables.exclusively(name):
                         await self._catch_up(name, directory)
                     tables += 1
+            if self._has_taken_long(begun):
+                return tables, str(name)
         await self._tables.roots.put_in_service(root)
-        return tables
+        return tables, ""
+
+    def _has_taken_long(self, begun: float) -> bool:
+        return self._clock.monotonic() - begun >= PAGE_SECONDS
 
     async def _catch_up(self, name: TopicName, directory: str) -> None:
         try:

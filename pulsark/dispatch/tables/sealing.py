@@ -143,7 +143,9 @@ class Sealing:
         """On which roots tables are."""
         from pulsark.dispatch.tables.sealed_copies import SealedCopies
 
-        return SealedCopies(self._metadata, self._resources, self._tables, self.topic_tables)
+        return SealedCopies(
+            self._clock, self._metadata, self._resources, self._tables, self.topic_tables
+        )
 
     @cached_property
     def for_others(self) -> AttachForOthers:

@@ -567,14 +567,46 @@ async def test_a_page_of_copies_begins_where_the_one_before_ended(broker: Broker
         topic.ledger.append(entry(0), stored_entry(EARLIEST, entry(0)))
         await asyncio.sleep(0.01)
         await sealing.seal(name, [topic], everything=True)
-    found, after = [], ""
-    with patch("pulsark.dispatch.tables.sealed_copies.FILES_A_PAGE", 1):
+    for limit, value in (("FILES_A_PAGE", 1), ("PAGE_SECONDS", 0.0)):
+        found, after = [], ""
+        with patch(f"pulsark.dispatch.tables.sealed_copies.{limit}", value):
+            while True:
+                tables, after = await sealing.copies.page([], after)
+                assert len(tables) <= 1
+                found += [table.name for table in tables]
+                if not after:
+                    break
+        assert found == names
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=0, sealByJobs=True)
+async def test_a_root_is_in_service_when_all_logs_are_complete_however_long_that_takes(
+    broker: BrokerInMemory,
+) -> None:
+    sealing = broker.broker.sealing
+    for number in range(3):
+        name = TopicName.parse(f"persistent://public/default/t{number}")
+        topic = await broker.broker.topics.load(name, create=True)
+        topic.ledger.append(entry(0), stored_entry(EARLIEST, entry(0)))
+        await asyncio.sleep(0.01)
+        await sealing.seal(name, [topic], everything=True)
+    (root,) = sealing.tables.roots.paths
+    served: list[str] = []
+
+    async def put_in_service(root: str) -> None:
+        served.append(root)
+
+    sealing.tables.roots.put_in_service = put_in_service  # type: ignore[method-assign]
+    counts, after = [], ""
+    with patch("pulsark.dispatch.tables.sealed_copies.PAGE_SECONDS", 0.0):
         while True:
-            tables, after = await sealing.copies.page([], after)
-            found += [table.name for table in tables]
+            assert not served
+            tables, after = await sealing.copies.put_in_service(root, after)
+            counts.append(tables)
             if not after:
                 break
-    assert found == names
+    assert counts == [1, 1, 1, 0]
+    assert served == [root]
 
 
 @scenario(sealEnabled=True, sealFreshnessSeconds=0)
