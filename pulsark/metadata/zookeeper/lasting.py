@@ -139,7 +139,11 @@ class LastingNodes:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             break
-        await former.close()
+        try:
+            await former.close()
+        except BaseException:
+            await client.close()
+            raise
         self._renewing = None
         self._use(client)
         self._tell()

@@ -134,3 +134,23 @@ def test_a_server_that_went_back_is_asked_for_nothing_any_more() -> None:
         await nodes.close()
 
     run(scenario)
+
+
+def test_no_session_is_left_by_who_ends_while_a_former_one_is_closed() -> None:
+    async def scenario(world: World) -> None:
+        nodes = await LastingNodes.connect(world.connect)
+        former = world.clients[0]
+        closing = asyncio.Event()
+
+        async def slow() -> None:
+            closing.set()
+            await asyncio.sleep(3)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(former, "close", slow)
+            former.session.end()
+            await closing.wait()
+            await nodes.close()
+        assert world.clients[1].closed
+
+    run(scenario)
