@@ -134,7 +134,11 @@ class LoadShedding:
         )
         if moves:  # first: whoever leads next knows also of those of which this one did not hear
             value = {"version": 1, "bundles": self._shedding.moved}
-            await self._metadata.put(MOVED_BUNDLES, json.dumps(value).encode(), ANY_VERSION)
+            try:
+                await self._metadata.put(MOVED_BUNDLES, json.dumps(value).encode(), ANY_VERSION)
+            except BaseException:
+                self._shedding = None  # nothing is moved; what is stored is read again
+                raise
         peers = self._peers()
         for move in moves:
             await self._carry_out(move, peers)

@@ -11,6 +11,7 @@ import pytest
 from pulsark.dispatch.brokers.load import LoadReport
 from pulsark.dispatch.brokers.shedding import ROUNDS
 from pulsark.dispatch.topics.bundles import Covered
+from pulsark.errors import MetadataRefusedError
 from pulsark.metadata.paths import MOVED_BUNDLES
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, scenario
@@ -125,6 +126,24 @@ def test_a_busy_broker_gives_a_bundle_to_the_other_one(both: TwoBrokers, leads: 
     assert not source.broker.ownership.has(bundle)
     assert to.broker.ownership.has(bundle)
     assert (leader.broker.load_shedding.moves, follower.broker.load_shedding.moves) == (1, 0)
+
+
+def test_what_could_not_be_noted_is_moved_later(both: TwoBrokers) -> None:
+    """Nothing was moved, so nothing has to stay where it is for a time."""
+    leader, follower = leader_of(both)
+    bundle = busy(both, leader)
+    put = leader.broker.metadata.put
+
+    async def away(*_: object) -> int:
+        raise MetadataRefusedError("the store is away")
+
+    rounds(both, ROUNDS - 1)
+    leader.broker.metadata.put = away  # type: ignore[method-assign, assignment]
+    with pytest.raises(MetadataRefusedError):
+        rounds(both, 1)
+    leader.broker.metadata.put = put  # type: ignore[method-assign]
+    rounds(both, ROUNDS)
+    assert follower.broker.ownership.has(bundle)
 
 
 def test_a_new_leader_does_not_move_back_what_the_former_one_moved(both: TwoBrokers) -> None:
