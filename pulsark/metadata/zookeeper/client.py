@@ -170,8 +170,9 @@ class ZooKeeperClient:
             data, stat = found
             return Node(
                 data, stat.version, stat.ephemeralOwner, stat.numChildren, stat.czxid, stat.mzxid,
-                # The server tells creations and deletions; the difference is what is there.
-                (stat.cversion + stat.numChildren) // 2,
+                # The server tells creations and deletions, in 32 bits; the difference is what is
+                # there.
+                (stat.cversion + stat.numChildren) % (1 << 32) // 2,
             )  # fmt: skip
 
     async def exists(self, path: str, changed: Callable[[], None]) -> bool:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
+
+import pytest
+from kazoo.protocol.states import ZnodeStat
 
 from pulsark.errors import MetadataRefusedError
 from pulsark.metadata.session import Session
@@ -64,5 +67,30 @@ def test_a_read_that_is_refused_does_not_end_it() -> None:
         assert queue._task is not None
         assert queue._task.done()
         assert heard == ["missed", "/b"]
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("created", [0, 1, 7, (1 << 30) - 1, 1 << 30, (1 << 31) - 1])
+@pytest.mark.parametrize("children", [0, 1, 5000])
+def test_changes_are_counted_for_as_long_as_the_server_numbers_them(
+    created: int, children: int
+) -> None:
+    """It tells creations and deletions together, in 32 bits with a sign: half as many."""
+
+    async def main(_: Simulation) -> None:
+        told = (2 * created - children + (1 << 31)) % (1 << 32) - (1 << 31)
+        stat = ZnodeStat(1, 1, 0, 0, 0, told, 0, 0, 0, children, 1)
+
+        class Calls:
+            async def read_if_there(self, request: object, path: str) -> object:
+                return b"", stat
+
+        client = ZooKeeperClient.__new__(ZooKeeperClient)
+        client._root = ""
+        client._calls = cast("Any", Calls())
+        found = await client.get("/changes")
+        assert found is not None
+        assert found.created_children == created
 
     simulate(main)
