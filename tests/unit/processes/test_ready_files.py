@@ -69,7 +69,7 @@ class Nothing:
 
     address = "127.0.0.1:1"
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         pass
 
 
