@@ -9,6 +9,7 @@ import asyncio
 import logging
 import struct
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,6 +61,17 @@ SAID_SECONDS: Final = 3.0
 """The time after which the log says that the first connection takes long."""
 _REFUSALS_MAX: Final = 4
 _HELLO_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """Equal for one listener: kazoo keeps it once, however often that looks at the same node."""
+
+    event: Callable[[Callable[[], None], Any], None]
+    changed: Callable[[], None]
+
+    def __call__(self, event: Any) -> None:
+        self.event(self.changed, event)
 
 
 class ZooKeeperClient:
@@ -159,7 +171,7 @@ class ZooKeeperClient:
         It is not called if the connection is lost before.
         """
         full = self._root + path
-        watcher = None if changed is None else partial(self._event, changed)
+        watcher = None if changed is None else _Watch(self._event, changed)
         while True:
             found = await self._calls.read_if_there(GetData(full, watcher), path)
             if found is None:
@@ -177,12 +189,12 @@ class ZooKeeperClient:
 
     async def exists(self, path: str, changed: Callable[[], None]) -> bool:
         """Whether there is a node. ``changed()`` as with ``get``."""
-        watcher = partial(self._event, changed)
+        watcher = _Watch(self._event, changed)
         return await self._calls.read(Exists(self._root + path, watcher), path) is not None
 
     async def children(self, path: str, changed: Callable[[], None] | None = None) -> list[str]:
         """Names of the children, in no order; ``NoNodeError``. ``changed()`` as with ``get``."""
-        watcher = None if changed is None else partial(self._event, changed)
+        watcher = None if changed is None else _Watch(self._event, changed)
         names: list[str] = await self._calls.read(GetChildren(self._root + path, watcher), path)
         return names
 
