@@ -59,8 +59,8 @@ class TableFailures:
         self._away: set[TopicName] = set()
         """Those whose storage roots are away."""
 
-    async def attempt(self, base: TopicName, work: Awaitable[None]) -> None:
-        """Do something with a table that is tried again if it fails."""
+    async def attempt(self, base: TopicName, work: Awaitable[None]) -> bool:
+        """Do something with a table that is tried again if it fails; whether it went well."""
         try:
             await work
         except PulsarkError as error:
@@ -70,12 +70,14 @@ class TableFailures:
             if self._said.get(base) != str(error):
                 self._said[base] = str(error)
                 if base in self._away and not is_first:
-                    return
+                    return False
                 log.warning("%s: cannot seal now, its entries stay in the journal: %s", base, error)
         except Exception:
             log.exception("%s is not sealed", base)
         else:
             self.drop(base)
+            return True
+        return False
 
     def drop(self, base: TopicName) -> None:
         """It goes well again, or the table is gone."""
@@ -137,7 +139,8 @@ class SealingRounds:
         for base in bases:
             topic = partitions.get(base)
             topics = [] if topic is None or topic.closed else [topic]
-            await self._failures.attempt(base, self._tidy(base, topics))
+            if not await self._failures.attempt(base, self._tidy(base, topics)):
+                self._queue.later(base)  # maybe nobody writes any more, who would ask for it
 
     def _is_busy(self) -> bool:
         return self.load is not None and self.load.is_busy()

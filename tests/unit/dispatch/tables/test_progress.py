@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from pulsark.dispatch.model.entry import stored_entry
 from pulsark.dispatch.tables.progress import SealingProgress
 from pulsark.dispatch.tables.rounds import SealingRounds, TableFailures
+from pulsark.dispatch.tables.sealing_due import TIDY_SECONDS
 from pulsark.dispatch.tables.table_waits import CrowdedTables, Leases, TidyQueue
 from pulsark.dispatch.topic.topic import Topic
+from pulsark.errors import StorageError
 from pulsark.wire.position import EARLIEST
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, scenario
@@ -19,6 +21,7 @@ from tests.support.tables import entry
 from tests.support.ticking_clock import TickingClock
 
 if TYPE_CHECKING:
+    from pulsark.dispatch.tables.rounds import DoWith
     from pulsark.storage.table.files.record import SealedLedger
     from pulsark.storage.table.tables import Tables
 
@@ -86,6 +89,42 @@ async def test_what_a_job_attached_first_is_not_all_that_is_known(broker: Broker
     assert progress._of[topic].through.keys() == {first.ledger_id, second.ledger_id}
 
 
+def rounds_of(clock: TickingClock, queue: TidyQueue, loaded: Any, tidy: DoWith) -> SealingRounds:
+    """Rounds in which nothing is due to be sealed."""
+
+    async def seal(base: TopicName, topics: list[Topic]) -> None:
+        raise AssertionError("nothing is due")
+
+    nothing: Any = None
+    progress = SealingProgress(nothing, nothing, nothing, queue)
+    progress._of = dict.fromkeys(loaded, nothing)
+    topics: Any = SimpleNamespace(loaded=lambda: loaded)
+    return SealingRounds(
+        nothing, clock, topics, progress, Leases(clock), CrowdedTables(clock, queue), queue,
+        TableFailures(), lambda: True, seal, tidy,
+    )  # fmt: skip
+
+
+def test_a_table_that_could_not_be_tidied_has_its_turn_again() -> None:
+    """Its store was away, and nobody writes to its topic any more, who would have it tidied."""
+    attempts: list[float] = []
+    clock = TickingClock(1.0)
+
+    async def tidy(base: TopicName, topics: list[Topic]) -> None:
+        attempts.append(clock.spent)
+        if len(attempts) < 3:
+            raise StorageError("the store is away")
+
+    queue = TidyQueue(clock)
+    rounds = rounds_of(clock, queue, [], tidy)
+    queue.soon(NAME)
+    for _ in range(10):
+        asyncio.run(rounds.run())
+        clock.spent += TIDY_SECONDS / 2
+    assert len(attempts) == 3
+    assert attempts[1] - attempts[0] >= TIDY_SECONDS
+
+
 def test_of_many_tables_that_are_tidied_at_once_all_topics_are_looked_at_once() -> None:
     count, looks = 2000, 0
 
@@ -109,19 +148,9 @@ def test_of_many_tables_that_are_tidied_at_once_all_topics_are_looked_at_once() 
     async def tidy(base: TopicName, topics: list[Topic]) -> None:
         tidied.append((base, topics))
 
-    async def seal(base: TopicName, topics: list[Topic]) -> None:
-        raise AssertionError("nothing is due")
-
-    nothing: Any = None
     clock = TickingClock(1.0)
     queue = TidyQueue(clock)
-    progress = SealingProgress(nothing, nothing, nothing, queue)
-    progress._of = dict.fromkeys(loaded, nothing)
-    topics: Any = SimpleNamespace(loaded=lambda: loaded)
-    rounds = SealingRounds(
-        nothing, clock, topics, progress, Leases(clock), CrowdedTables(clock, queue), queue,
-        TableFailures(), lambda: True, seal, tidy,
-    )  # fmt: skip
+    rounds = rounds_of(clock, queue, loaded, tidy)
     for name in names:
         queue.soon(name)
     loaded[7].closed = True
