@@ -106,6 +106,8 @@ class BrokerRegistry:
         self._metadata = metadata
         self._own: LiveBroker | None = None
         self._version = ABSENT
+        self._telling = asyncio.Lock()
+        """Held while the announcement changes."""
         self._live: dict[str, LiveBroker] = {}
         self._stale: set[str] = set()
         """Ids of brokers to read again; "" for all. One task reads, in order."""
@@ -155,29 +157,41 @@ class BrokerRegistry:
 
     async def report(self, load: LoadReport) -> None:
         """Announce the load of this broker."""
-        if self._own is None:
-            return
-        told = replace(self._own, load=load)
-        try:
-            self._version = await self._metadata.put(
-                broker_path(told.broker_id), told.encode(), self._version, ephemeral=True
-            )
-        except (BadVersionError, OutcomeUnknownError):
-            # An earlier report, or this one, was stored without an answer: the next report knows.
-            found = await self._metadata.get(broker_path(told.broker_id))
-            if found is not None and LiveBroker.decode(found.value).instance == told.instance:
-                self._version = found.version
-            return
-        self._own = told
+        async with self._telling:
+            if self._own is None:
+                return
+            told = replace(self._own, load=load)
+            path = broker_path(told.broker_id)
+            try:
+                self._version = await self._metadata.put(
+                    path, told.encode(), self._version, ephemeral=True
+                )
+            except (BadVersionError, OutcomeUnknownError):
+                if self._own is None:
+                    return  # who retires looks itself
+                # An earlier report, or this one, was stored without an answer: the next one knows.
+                found = await self._metadata.get(path)
+                if found is not None and LiveBroker.decode(found.value).instance == told.instance:
+                    self._version = found.version
+                return
+            if self._own is not None:
+                self._own = told
 
     async def retire(self) -> None:
         """Remove the announcement before the broker stops, so that it gets no more clients."""
         own, self._own = self._own, None
         if own is None:
             return
+        path = broker_path(own.broker_id)
         try:
-            await self._metadata.delete(broker_path(own.broker_id), self._version)
-        except MetadataError as error:
+            async with self._telling:
+                if not self._metadata.session.is_sure:
+                    raise MetadataError("the metadata store was not heard of")
+                # A report may have been stored without an answer.
+                found = await self._metadata.get(path)
+                if found is not None and LiveBroker.decode(found.value).instance == own.instance:
+                    await self._metadata.delete(path, found.version)
+        except (MetadataError, ValueError, KeyError, TypeError) as error:
             log.debug("%s leaves with its session: %s", own.broker_id, error)
 
     def close(self) -> None:

@@ -84,6 +84,37 @@ def test_a_broker_that_retires_is_gone_at_once_and_stays_away() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("after", range(5))
+def test_so_is_one_that_is_just_telling_its_load(after: int) -> None:
+    async def scenario() -> None:
+        tree = MemoryTree()
+        one, two = await One(tree, 1).start(), await One(tree, 2).start()
+        telling = asyncio.create_task(one.registry.report(LoadReport(0.9)))
+        for _ in range(after):
+            await asyncio.sleep(0)
+        await one.registry.retire()
+        await telling
+        await turns()
+        assert one.registry.own is None
+        assert list(two.registry.live) == ["b2:8080"]
+
+    asyncio.run(scenario())
+
+
+def test_so_is_one_whose_last_report_was_not_answered() -> None:
+    async def scenario() -> None:
+        tree = MemoryTree()
+        one, two = await One(tree, 1).start(), await One(tree, 2).start()
+        one.store.fates.append(Fate.LATE)
+        await one.registry.report(LoadReport(0.9))
+        await turns()
+        await one.registry.retire()
+        await turns()
+        assert list(two.registry.live) == ["b2:8080"]
+
+    asyncio.run(scenario())
+
+
 def test_what_was_not_told_is_looked_at_again() -> None:
     async def scenario() -> None:
         tree = MemoryTree()
