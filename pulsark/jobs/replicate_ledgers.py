@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pulsark.datasource.options.errors import DataSourceError
+from pulsark.datasource.options.errors import DataSourceError, UnavailableError
 from pulsark.errors import PulsarkError
 from pulsark.jobs.job import Context, Help, Job, JobError, Repeated
 from pulsark.storage.roots.task_files import task_files
@@ -110,6 +110,8 @@ def _noted(problems: list[str]) -> Iterator[None]:
     """What the broker refuses becomes a problem of the run, and does not end it."""
     try:
         yield
+    except UnavailableError:
+        raise  # each table would wait for it
     except DataSourceError as error:
         problems.append(str(error).removeprefix("pulsark: "))
 
