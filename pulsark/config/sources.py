@@ -32,9 +32,10 @@ _CLIENT_VARIABLES = frozenset(
         "PULSARK_AUTH_PARAMS",
         "PULSARK_TOKEN_FILE",
         "PULSARK_TLS_TRUST_CERTS",
+        "PULSARK_IVY_DIR",
     }
 )
-"""Variables of the command line's own calls; they are no settings."""
+"""Variables of the command line's own calls and of Spark's sessions; they are no settings."""
 
 _BACKLOG_GB, _BACKLOG_BYTES = "backlogQuotaDefaultLimitGB", "backlogQuotaDefaultLimitBytes"
 

@@ -279,3 +279,8 @@ def test_a_session_with_etcd_leaves_room_for_an_election() -> None:
             load_settings(flags=urls | short)
         load_settings(flags=urls | {"metadataStoreSessionTimeoutMillis": "5000"})
     load_settings(flags={"metadataStoreUrl": "zk:h:2181"} | short)
+
+
+@pytest.mark.parametrize("name", ["PULSARK_SERVICE_URL", "PULSARK_IVY_DIR"])
+def test_variables_of_other_programs_are_no_unknown_settings(name: str) -> None:
+    assert load_settings(environment={name: "/x"}).warnings == ()
