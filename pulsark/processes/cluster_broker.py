@@ -25,7 +25,7 @@ from pulsark.processes.known_hosts import check_hosts
 from pulsark.processes.loop_watch import LoopWatch
 from pulsark.processes.own_disks import open_roots
 from pulsark.processes.served_broker import ServedBroker, Stored
-from pulsark.processes.until_signal import serve_until_signal
+from pulsark.processes.until_signal import FAILED_STOP_SECONDS, serve_until_signal
 from pulsark.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -82,7 +82,12 @@ class ClusterBroker:
 async def serve_broker(settings: Settings, ready: asyncio.Future[dict[str, Any]]) -> None:
     """Run a broker until SIGINT or SIGTERM. ``MetadataError`` if its session ended."""
     make = partial(ClusterBroker, settings, Runtime())
-    await serve_until_signal(make, ready, stop_seconds=settings.brokerShutdownTimeoutMs / 1000)
+    await serve_until_signal(
+        make,
+        ready,
+        stop_seconds=settings.brokerShutdownTimeoutMs / 1000,
+        failed_stop_seconds=FAILED_STOP_SECONDS,
+    )
 
 
 def _check(settings: Settings) -> None:
