@@ -44,9 +44,27 @@ logger.zookeeper.level = warn
 rootLogger.level = {level}
 rootLogger.appenderRef.out.ref = out
 """
+_MIB: Final = 1 << 20
+_HEAP_MIB: Final = 128
+_WRITE_CACHE_MIB: Final = 16
+_FRAMES: Final = 16
+"""How many larger frames a bookie gets memory for."""
 _BOOKIE: Final = "org.apache.bookkeeper.server.Main"
 _AUTO_RECOVERY: Final = "org.apache.bookkeeper.replication.AutoRecoveryMain"
 _SHELL: Final = "org.apache.bookkeeper.bookie.BookieShell"
+
+
+def room_for(frame_bytes_max: int) -> tuple[dict[str, object], str]:
+    """A bookie's settings and memory for frames of so many bytes.
+
+    Half of its write cache must hold an entry: else it never answers, and tells nobody.
+    """
+    mib, usual = (-(-size // _MIB) for size in (frame_bytes_max, FRAME_BYTES_MAX))
+    settings: dict[str, object] = {
+        "nettyMaxFrameSizeBytes": frame_bytes_max,
+        "dbStorage_writeCacheMaxSizeMb": max(_WRITE_CACHE_MIB, 2 * (mib + 1)),
+    }
+    return settings, f"{_HEAP_MIB + _FRAMES * max(mib - usual, 0)}m"
 
 
 class BookKeeperProcess:
@@ -58,7 +76,7 @@ class BookKeeperProcess:
         zookeeper: str,
         class_path: str,
         *,
-        heap: str = "128m",
+        heap: str = f"{_HEAP_MIB}m",
         settings: Mapping[str, object] | None = None,
     ) -> None:
         """``zookeeper`` is ``host:port/root`` of the cluster; ``settings`` are BookKeeper's."""
@@ -103,7 +121,7 @@ class BookieServer(BookKeeperProcess):
         class_path: str,
         *,
         port: int = 0,
-        heap: str = "128m",
+        heap: str = f"{_HEAP_MIB}m",
         settings: Mapping[str, object] | None = None,
     ) -> None:
         """With ``port`` 0, a free port is chosen. Nothing runs before ``start``."""
@@ -118,7 +136,7 @@ class BookieServer(BookKeeperProcess):
             "journalDirectories": directory / "journal",
             "ledgerDirectories": directory / "ledgers",
             "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
-            "dbStorage_writeCacheMaxSizeMb": 16,
+            "dbStorage_writeCacheMaxSizeMb": _WRITE_CACHE_MIB,
             "dbStorage_readAheadCacheMaxSizeMb": 8,
             "dbStorage_rocksDB_blockCacheSize": 8 << 20,
             "journalMaxGroupWaitMSec": 1,

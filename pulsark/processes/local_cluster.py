@@ -33,7 +33,7 @@ from pulsark.config.store_urls import STORES
 from pulsark.errors import ConfigError
 from pulsark.file_locks import lock_directory
 from pulsark.processes.access import warn_of_access
-from pulsark.processes.bookkeeper_server import LOCK, BookieServer
+from pulsark.processes.bookkeeper_server import LOCK, BookieServer, room_for
 from pulsark.processes.bookkeeper_storage import client_settings
 from pulsark.processes.cluster_metadata import initialize_cluster
 from pulsark.processes.duty import Duty
@@ -180,9 +180,9 @@ class LocalCluster:
         await initialize_cluster(self._of_cluster(), {})
         self._cleanup.push_async_callback(self._stop_bookies)
         ledgers = f"{self._zookeeper}/{CLUSTER}"
-        taken = {"nettyMaxFrameSizeBytes": client_settings(self._settings).frame_bytes_max}
+        taken, heap = room_for(client_settings(self._settings).frame_bytes_max)
         bookies = {
-            name: BookieServer(name, self._data / name, ledgers, jars, settings=taken)
+            name: BookieServer(name, self._data / name, ledgers, jars, heap=heap, settings=taken)
             for name in (f"bookie-{number + 1}" for number in range(self._settings.bookies))
         }
         await asyncio.gather(*[self._start_server(*bookie) for bookie in bookies.items()])

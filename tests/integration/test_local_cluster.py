@@ -29,7 +29,8 @@ from tests.support.several_brokers import Load, is_alive, kill, owners, read, wa
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     folder = tmp_path_factory.mktemp("cluster")
-    with LocalCluster(folder / "data", "--set=sealFreshnessSeconds=1") as cluster:
+    settings = ("--set=sealFreshnessSeconds=1", f"--set=maxMessageSize={10 << 20}")
+    with LocalCluster(folder / "data", *settings) as cluster:
         yield cluster
 
 
@@ -44,6 +45,16 @@ def test_a_bookie_that_hangs_is_shown_as_away_until_it_goes_on(cluster: LocalClu
     finally:
         os.kill(bookie, signal.SIGCONT)
     wait_for(lambda: cluster.bookies() == all_there, 60)
+
+
+def test_messages_larger_than_usual(cluster: LocalCluster) -> None:
+    """Larger than a bookie's frames, and than half of its write cache, by default."""
+    sent = [bytes([number]) * size for number, size in enumerate((5 << 20, 9 << 20, 100))]
+    with connected(cluster) as client:
+        producer = client.create_producer("large", batching_enabled=False)
+        for payload in sent:
+            producer.send(payload)
+        assert read(client, "large", sent) == sent
 
 
 @pytest.mark.feature("F60", "F65", "F68", "F70")
