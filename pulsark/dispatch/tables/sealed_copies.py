@@ -75,9 +75,7 @@ class SealedCopies:
         be more. Without ``names`` all tables."""
         found: list[TableCopies] = []
         files, begun = 0, self._clock.monotonic()
-        async for name in self._names(names):
-            if str(name) <= after:
-                continue
+        async for name in self._names(names, after):
             table = await self._table(name)
             if table is not None:
                 found.append(table)
@@ -98,9 +96,7 @@ class SealedCopies:
                 f"root: {root} is not one of {', '.join(self._tables.roots.paths)}"
             )
         tables, begun = 0, self._clock.monotonic()
-        async for name in self._names(()):
-            if str(name) <= after:
-                continue
+        async for name in self._names((), after):
             record = await self._tables.record(name)
             for directory in record.roots if record is not None else ():
                 if storage_root_of(directory) == root:
@@ -153,11 +149,12 @@ class SealedCopies:
             await self._tables.roots.logs(record),
         )
 
-    async def _names(self, names: Sequence[TopicName]) -> AsyncIterator[TopicName]:
-        """Topics that may have a table, in the order of their names."""
+    async def _names(self, names: Sequence[TopicName], after: str) -> AsyncIterator[TopicName]:
+        """Topics ``after`` a name that may have a table, in the order of their names."""
         if names:
             for name in sorted(names, key=str):
-                yield name
+                if str(name) > after:
+                    yield name
             return
         resources = self._resources
         namespaces = [
@@ -167,4 +164,6 @@ class SealedCopies:
         for namespace in sorted(namespaces, key=lambda namespace: f"{namespace}/"):
             children = await self._metadata.children(topics_path(TABLES, namespace))
             for full_name in sorted(topic_below(namespace, child) for child in children):
-                yield TopicName.parse(full_name)
+                name = TopicName.parse(full_name)
+                if str(name) > after:
+                    yield name
