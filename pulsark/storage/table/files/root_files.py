@@ -27,11 +27,11 @@ COPY_BYTES = 4 << 20
 
 def ensure_file(disk: RootFiles, directory: str, peers: Iterable[str], file: DataFile) -> None:
     """A file is on this root with its size; copied from another root if it is not."""
-    if _has(disk, directory, file):
+    if has_file(disk, directory, file):
         return
     for peer in peers:
         try:
-            if _has(disk, peer, file):
+            if has_file(disk, peer, file):
                 copy_file(disk, peer, directory, file)
                 return
         except (OSError, StorageError) as e:
@@ -39,7 +39,8 @@ def ensure_file(disk: RootFiles, directory: str, peers: Iterable[str], file: Dat
     raise StorageError(f"no root has {file.path} with {file.size} bytes")
 
 
-def _has(disk: RootFiles, directory: str, file: DataFile) -> bool:
+def has_file(disk: RootFiles, directory: str, file: DataFile) -> bool:
+    """Whether a directory has a file, with its size."""
     try:
         return disk.size(f"{directory}/{file.path}") == file.size
     except FileNotFoundError:
@@ -53,7 +54,7 @@ def copy_file(disk: RootFiles, source: str, target: str, file: DataFile) -> None
     disk.make_dirs(path.rpartition("/")[0])
     reading = disk.open(f"{source}/{file.path}")
     try:
-        if _is_there(disk, path):
+        if is_there(disk, path):
             # Damaged as it is, it may be all that is left: it goes for one that is whole.
             if checksum(reading, file.size) != file.crc32c:
                 raise CorruptEntryError(f"{source}/{file.path} is damaged")
@@ -86,7 +87,8 @@ def checksum(file: ReadFile, size: int) -> int:
     return crc
 
 
-def _is_there(disk: RootFiles, path: str) -> bool:
+def is_there(disk: RootFiles, path: str) -> bool:
+    """Whether there is a file, of any size."""
     try:
         disk.size(path)
     except FileNotFoundError:

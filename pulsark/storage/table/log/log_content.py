@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pulsark.errors import CorruptEntryError
 from pulsark.schemas.column_types import BINARY, ColumnType
 from pulsark.storage.table.files.record import DataFile, Published, TableRecord
+from pulsark.storage.table.files.root_files import is_there
 from pulsark.storage.table.log.delta_log import (
     Action,
     CorruptCommitError,
@@ -138,16 +139,9 @@ def log_content(disk: RootFiles, directory: str, record: TableRecord) -> LogCont
                 raise
         except (KeyError, TypeError, AttributeError, ValueError, StopIteration) as e:
             raise CorruptCommitError(f"{directory}: commit {version} is none: {e!r}") from None
-    found.left = {p: file for p, file in found.left.items() if _is_there(disk, directory, p)}
+    found.left = {p: file for p, file in found.left.items() if is_there(disk, f"{directory}/{p}")}
     return found
 
 
 def _is_ours(action: Action) -> bool:
     return "add" not in action or "pulsark.entries" in (action["add"].get("tags") or {})
-
-
-def _is_there(disk: RootFiles, directory: str, path: str) -> bool:
-    try:
-        return disk.size(f"{directory}/{path}") >= 0
-    except FileNotFoundError:
-        return False

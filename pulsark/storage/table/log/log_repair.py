@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pulsark.storage.table.files.root_files import has_file
 from pulsark.storage.table.log.delta_log import Action, added, repair_of
 from pulsark.storage.table.log.log_sum import log_sum
 
@@ -44,7 +45,7 @@ def log_repair(
     """
     assert record.intent is not None
     found = log_sum(disk, directory)
-    wanted = {file.path: file for file in named if _is_there(disk, directory, file)}
+    wanted = {file.path: file for file in named if has_file(disk, directory, file)}
     adds: list[Action] = []
     for path, file in wanted.items():
         there = found.files.pop((path, ""), None)
@@ -60,10 +61,3 @@ def _add(file: DataFile, before: Action | None, time_ms: int) -> Action:
     if before is not None and before.get("tags") == add["tags"] and before.get("stats"):
         add["stats"] = before["stats"]
     return add
-
-
-def _is_there(disk: RootFiles, directory: str, file: DataFile) -> bool:
-    try:
-        return disk.size(f"{directory}/{file.path}") == file.size
-    except FileNotFoundError:
-        return False
