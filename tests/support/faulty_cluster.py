@@ -28,6 +28,7 @@ from pulsark.processes.java_process import free_port
 from pulsark.processes.zookeeper_server import ZooKeeperServer
 from pulsark.storage.bookkeeper.paths import AVAILABLE, CLUSTER
 from pulsark.storage.proto.bookkeeper_pb2 import BookieServiceInfoFormat
+from tests.support.several_brokers import wait_for
 from tests.support.tcp_proxy import Network
 from tests.support.zookeeper import connected
 
@@ -176,6 +177,36 @@ class FaultyCluster:
             bookie.start()
         for bookie in ended:
             asyncio.run(bookie.ready())
+
+    @contextmanager
+    def new_sessions(self) -> Iterator[None]:
+        """ZooKeeper is away for longer than the sessions of bookies meanwhile. At the end they are
+        registered with new ones: until then, new ledgers have fewer copies, or none.
+
+        A bookie that finds no ZooKeeper as it registers again, or its former session not over,
+        ends itself; it is started again, as a service manager does.
+        """
+        before = asyncio.run(self._registrations())
+        yield
+
+        def all_anew() -> bool:
+            self.restart_bookies()
+            now = asyncio.run(self._registrations())
+            return all(now.get(id_, 0) not in (0, session) for id_, session in before.items())
+
+        wait_for(all_anew, START_SECONDS)
+
+    async def _registrations(self) -> dict[str, int]:
+        """Each bookie that is registered, and the session that it is with."""
+        client = await connected(ZooKeeperAddress(self.zookeeper.address))
+        try:
+            found = {
+                bookie.bookie_id: await client.get(f"/{CLUSTER}/{AVAILABLE}/{bookie.bookie_id}")
+                for bookie in self.bookies
+            }
+        finally:
+            await client.close()
+        return {id_: node.owner for id_, node in found.items() if node is not None}
 
     @contextmanager
     def overwritten(self, records: Sequence[str], data: bytes) -> Iterator[None]:
