@@ -26,10 +26,11 @@ from pulsark.metadata.zookeeper.plan import Prune
 from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from pulsark.metadata.zookeeper.client import ZooKeeperClient
     from pulsark.metadata.zookeeper.layout import Layout
+    from pulsark.metadata.zookeeper.nodes import Node
     from pulsark.metadata.zookeeper.plan import Step
 
 log = logging.getLogger(__name__)
@@ -86,17 +87,20 @@ class ChangeQueue:
         self._wake = asyncio.Event()
         self._again = False
         self._task: asyncio.Task[None] | None = None
-        self._trimming: asyncio.Task[None] | None = None
+        self._deleting: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Follow from now on. ``MetadataError``."""
-        self._next = await self._newest()
+        changes = await self._changes()
+        self._next = changes.created_children
+        if changes.children > METADATA_CHANGES_KEPT + 2 * _TRIM_EACH:
+            self._delete_unattended(self._sweep())
         self._client.on_regained(self._regained)
         self._task = unattended(self._follow(), "following the changes in ZooKeeper")
 
     def close(self) -> None:
         """Follow no longer."""
-        for task in (self._task, self._trimming):
+        for task in (self._task, *self._deleting):
             if task is not None:
                 task.cancel()
 
@@ -107,18 +111,17 @@ class ChangeQueue:
             self._own.add(number)
         if number % _TRIM_EACH == 0 and number > METADATA_CHANGES_KEPT:
             last = number - METADATA_CHANGES_KEPT
-            loop = asyncio.get_running_loop()
-            self._trimming = loop.create_task(self._trim(last - _TRIM_EACH, last))
+            self._delete_unattended(self._trim(last - _TRIM_EACH, last))
 
     def _regained(self) -> None:
         self._again = True
         self._wake.set()
 
-    async def _newest(self) -> int:
+    async def _changes(self) -> Node:
         found = await self._client.get(CHANGES)
         if found is None:
             raise MetadataError("ZooKeeper has lost the changes of the metadata store")
-        return found.created_children
+        return found
 
     async def _follow(self) -> None:
         while not self._client.session.has_ended:
@@ -139,7 +142,7 @@ class ChangeQueue:
         self._wake.clear()
         if self._again:
             self._again = False  # before the read: a connection may be lost during it
-            self._go_on_at(await self._newest())
+            self._go_on_at((await self._changes()).created_children)
         first = await self._client.get(node_of(self._next))
         if first is not None:
             await self._catch_up(first.data)
@@ -160,7 +163,7 @@ class ChangeQueue:
             self._hear(found.data)
 
     async def _look_whether_it_was_skipped(self) -> None:
-        newest = await self._newest()
+        newest = (await self._changes()).created_children
         if newest > self._next and await self._client.get(node_of(self._next)) is None:
             self._go_on_at(newest)
 
@@ -183,13 +186,31 @@ class ChangeQueue:
             log.error("a change of metadata cannot be read: %s", error)
             self._missed()
 
+    def _delete_unattended(self, deleting: Coroutine[None, None, None]) -> None:
+        task = unattended(deleting, "deleting old changes in ZooKeeper")
+        self._deleting.add(task)
+        task.add_done_callback(self._deleting.discard)
+
     async def _trim(self, first: int, last: int) -> None:
-        nodes = [DeleteNode(node_of(number)) for number in range(max(first, 0), last)]
+        """Delete some; what fails is left to whoever starts next."""
         with suppress(MetadataError):
-            try:
-                await self._client.multi(nodes)
-            except NodeError:  # some are gone
-                await asyncio.gather(*map(self._client.apply, nodes), return_exceptions=True)
+            await self._delete(map(node_of, range(max(first, 0), last)))
+
+    async def _sweep(self) -> None:
+        """Delete what is old and still there: who was to delete it could not, or has died."""
+        prefix, last = CHANGE[len(CHANGES) + 1 :], self._next - METADATA_CHANGES_KEPT
+        with suppress(MetadataError):
+            numbers = [name.removeprefix(prefix) for name in await self._client.children(CHANGES)]
+            old = [node_of(int(n)) for n in numbers if n.isdecimal() and int(n) < last]
+            for begin in range(0, len(old), _TRIM_EACH):
+                await self._delete(old[begin : begin + _TRIM_EACH])
+
+    async def _delete(self, nodes: Iterable[str]) -> None:
+        deletions = list(map(DeleteNode, nodes))
+        try:
+            await self._client.multi(deletions)
+        except NodeError:  # some are gone
+            await asyncio.gather(*map(self._client.apply, deletions), return_exceptions=True)
 
 
 class Ephemerals:

@@ -12,10 +12,11 @@ from kazoo.protocol.states import ZnodeStat
 
 from pulsark.errors import MetadataRefusedError
 from pulsark.metadata.session import Session
-from pulsark.metadata.zookeeper.change_queue import ChangeQueue
+from pulsark.metadata.zookeeper import change_queue
+from pulsark.metadata.zookeeper.change_queue import ChangeQueue, node_of
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.metadata.zookeeper.instance import find_or_create
-from pulsark.metadata.zookeeper.layout import CHANGE
+from pulsark.metadata.zookeeper.layout import CHANGE, CHANGES
 from pulsark.metadata.zookeeper.nodes import Node
 from tests.sim.clock import SimClock
 from tests.sim.simulation import Simulation
@@ -67,6 +68,32 @@ def test_a_read_that_is_refused_does_not_end_it() -> None:
         assert queue._task is not None
         assert queue._task.done()
         assert heard == ["missed", "/b"]
+
+    simulate(main)
+
+
+def test_who_starts_deletes_old_changes_that_nobody_has_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever was to delete them has died, or ZooKeeper was away just then."""
+    monkeypatch.setattr(change_queue, "METADATA_CHANGES_KEPT", 10)
+    monkeypatch.setattr(change_queue, "_TRIM_EACH", 4)
+
+    async def main(sim: Simulation) -> None:
+        client = Client()
+        client.session = Session(SimClock(sim.loop))
+        session = cast("ZooKeeperClient", client)
+        await find_or_create(session, "identity", create=True)
+        for number in range(33):
+            await client.tell(f"/{number}")
+        await client.delete(node_of(2))
+        await client.create(f"{CHANGES}/foreign")
+        newest = [node_of(number).removeprefix(f"{CHANGES}/") for number in range(24, 33)]
+        queue = ChangeQueue(session, lambda _, __: None, lambda: None)
+        await queue.start()
+        await asyncio.sleep(1)
+        assert sorted(await client.children(CHANGES)) == ["foreign", *newest]
+        queue.close()
 
     simulate(main)
 
