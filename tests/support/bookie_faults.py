@@ -37,7 +37,7 @@ THREE_COPIES = ManagedLedgerConfig(3, 3, 2)
 
 
 class Relay:
-    """Stands between a broker and one bookie, and can hold up what the bookie answers."""
+    """Stands before one bookie, or another server, and can hold up what that answers."""
 
     def __init__(self, address: Address) -> None:
         self.delay = 0.0
@@ -46,6 +46,7 @@ class Relay:
         self._server: asyncio.Server | None = None
         self._going = asyncio.Event()
         self._going.set()
+        self._refusals = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> Address:
@@ -59,6 +60,10 @@ class Relay:
     def go_on(self) -> None:
         self._going.set()
 
+    def refuse(self, connections: int) -> None:
+        """Close so many new connections at once, as what has not quite started does."""
+        self._refusals = connections
+
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
@@ -67,6 +72,10 @@ class Relay:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._refusals:
+            self._refusals -= 1
+            writer.close()
+            return
         there, back = await asyncio.open_connection(*self._address)
         for task in (
             asyncio.ensure_future(self._pass(reader, back, answers=False)),

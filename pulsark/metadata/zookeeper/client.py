@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,7 +45,6 @@ from pulsark.metadata.zookeeper.signs import Signs
 from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Iterable, Sequence
 
     from pulsark.metadata.zookeeper.address import ZooKeeperAddress
@@ -60,7 +58,8 @@ CLOSE_SECONDS: Final = 3.0
 SAID_SECONDS: Final = 3.0
 """The time after which the log says that the first connection takes long."""
 _REFUSALS_MAX: Final = 4
-_HELLO_SECONDS: Final = 2.0
+"""For each server, before it is asked why."""
+_LOOK_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +91,9 @@ class ZooKeeperClient:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         config = address.config
-        self._tls = None if config.tls is None else config.tls.context()
         self._connection = Connection(
-            address.hosts, session_seconds, self, self._loop, auth=auth, tls=self._tls,
+            address.hosts, session_seconds, self, self._loop, auth=auth,
+            tls=None if config.tls is None else config.tls.context(),
             login=config.login,
         )  # fmt: skip
         self._first: asyncio.Future[None] = self._loop.create_future()
@@ -334,20 +333,35 @@ class ZooKeeperClient:
         self._refusals += 1
         servers = len(self.address.hosts.split(","))
         if self._refusals >= _REFUSALS_MAX * servers and self._asking is None:
-            self._asking = unattended(
-                self._ask_whether_others_get_in(), "asking whether ZooKeeper takes others"
-            )
-
-    async def _ask_whether_others_get_in(self) -> None:
-        """A server that takes a new client but not this one has older data than this one saw."""
-        for host in self.address.hosts.split(","):
-            if await takes_new_clients(host, self._tls):
-                self._end(
-                    "ZooKeeper refuses it: the server's data are older than what it had confirmed"
+            self._refusals = 0
+            if self._connection.zxid:
+                self._asking = unattended(
+                    self._end_if_older(), "asking how old ZooKeeper's data are"
                 )
-                return
-        self._refusals = 0
-        self._asking = None
+
+    async def _end_if_older(self) -> None:
+        """Servers refuse who has seen newer data than they have; but also others while they start.
+
+        So a client that has seen nothing asks for their last transaction. It is a new one: with its
+        session also a server that lags behind others has what those had.
+        """
+        try:
+            other = await ZooKeeperClient.connect(
+                replace(self.address, root=""), self._clock, operation_seconds=_LOOK_SECONDS
+            )
+            try:
+                await other.sync()
+                if other.zxid < self._connection.zxid:
+                    self._end(
+                        "ZooKeeper refuses it: the server's data are older than what it had "
+                        "confirmed"
+                    )
+            finally:
+                await other.close()
+        except MetadataError as error:
+            log.debug("how old ZooKeeper's data are is not known yet: %s", error)
+        finally:
+            self._asking = None
 
     def _end(self, reason: str) -> None:
         if not self._closed and not self.session.has_ended:
@@ -371,24 +385,3 @@ class ZooKeeperClient:
 def _settle(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-async def takes_new_clients(host_port: str, tls: ssl.SSLContext | None = None) -> bool:
-    """Whether a server gives a session to a client that has seen nothing. It ends at once."""
-    host, _, port = host_port.rpartition(":")
-    body = struct.pack(">iqiqi16s", 0, 0, 1000, 0, 16, bytes(16))
-    try:
-        async with asyncio.timeout(_HELLO_SECONDS):
-            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=tls)
-            try:
-                writer.write(struct.pack(">i", len(body)) + body)
-                (length,) = struct.unpack(">i", await reader.readexactly(4))
-                answer = await reader.readexactly(length)
-                (timeout_ms,) = struct.unpack_from(">i", answer, 4)
-                # A request to close: xid 1, type -11.
-                writer.write(struct.pack(">iii", 8, 1, -11))
-                return bool(timeout_ms > 0)
-            finally:
-                writer.close()
-    except (OSError, TimeoutError, asyncio.IncompleteReadError, struct.error):
-        return False
