@@ -97,14 +97,15 @@ class ReadAhead:
             self._timer.cancel()
 
     async def _loaded(self, key: BlockKey, load: Load) -> Entries:
-        task = self._loading.get(key)
+        task, reader = self._loading.get(key), asyncio.current_task()
         if task is not None:
             try:
                 return await asyncio.shield(task)
             except PulsarkError:
                 pass  # it may have been lost with the process; asked for again it says why
             except asyncio.CancelledError:
-                if not task.cancelled():
+                # Both may be: a reader that goes on has an effect that nobody expects any more.
+                if not task.cancelled() or (reader is not None and reader.cancelling()):
                     raise
         before = self._forgotten
         block = await load(key.first)

@@ -170,3 +170,15 @@ async def test_what_is_being_read_while_it_is_forgotten_is_not_kept() -> None:
     assert await reading == list(range(20, 30)), "who asked before is answered"
     await ledger.read(ahead, 20)
     assert ledger.loads == [20, 20]
+
+
+@simulated
+async def test_a_reader_that_is_cancelled_as_its_block_is_forgotten_ends() -> None:
+    ahead, ledger = ReadAhead(), Ledger()
+    await ledger.read(ahead, 0)
+    reading = asyncio.create_task(ledger.read(ahead, 10))
+    await asyncio.sleep(0.5)
+    ahead.forget("/t")
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
