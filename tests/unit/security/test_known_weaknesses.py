@@ -160,7 +160,6 @@ def test_the_broker_fetches_from_nowhere_but_issuers() -> None:
     assert callers_of("create_connection", "open_connection", "open_unix_connection") == [
         "dispatch/peers/http_call.py",
         "metadata/etcd/connection.py",
-        "metadata/zookeeper/client.py",
         "metadata/zookeeper/connection.py",
         "processes/bookkeeper_server.py",
         "processes/kept_child.py",
