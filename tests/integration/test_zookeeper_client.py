@@ -14,6 +14,7 @@ from pulsark.errors import MetadataError, MetadataRefusedError, OutcomeUnknownEr
 from pulsark.metadata.zookeeper import client as client_module
 from pulsark.metadata.zookeeper import connection
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress
+from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.metadata.zookeeper.client_config import ClientConfig, ZooKeeperTls
 from pulsark.metadata.zookeeper.digest_login import DigestLogin
 from pulsark.metadata.zookeeper.nodes import (
@@ -332,6 +333,44 @@ def test_a_server_that_refuses_connections_until_it_has_started_goes_on_with_the
             await until(lambda: not client.is_connected)
             await until(lambda: client.is_connected or client.session.has_ended)
             assert not client.session.has_ended
+        await client.close()
+        await starting.close()
+
+    asyncio.run(scenario())
+
+
+def test_who_is_let_in_while_it_asks_how_old_the_data_are_goes_on(
+    server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it sees then is newer than what the other session was told."""
+
+    async def scenario() -> None:
+        starting = Relay(Address(HOST, server.port))
+        where = await starting.start()
+        address = ZooKeeperAddress(f"{where.host}:{where.port}", "/root")
+        client = await connected(address, session=20)
+        await client.give_signs("/alive")
+        asked = asyncio.Event()
+        sync = ZooKeeperClient.sync
+
+        async def late(self: ZooKeeperClient, path: str = "/") -> None:
+            await sync(self, path)
+            await until(lambda: client.is_connected)
+            await client.create("/later")
+            asked.set()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ZooKeeperClient, "sync", late)
+            starting.refuse(4)
+            client._connection.drop()
+            async with asyncio.timeout(10):
+                await asked.wait()
+                await until(lambda: client._asking is None)
+        assert not client.session.has_ended
+        client.session.end()
+        for _ in range(100):
+            client.refused()
+        assert client._asking is None, "nobody needs to know any more"
         await client.close()
         await starting.close()
 

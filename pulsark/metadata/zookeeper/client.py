@@ -329,7 +329,14 @@ class ZooKeeperClient:
     def lost(self) -> None:
         self._end("ZooKeeper has ended it, or the client has failed")
 
+    def went_back(self) -> None:
+        """ZooKeeper lacks something that it had confirmed: whoever goes on with it could be told
+        the same version of two values."""
+        self._end("ZooKeeper's data are older than what it had confirmed")
+
     def refused(self) -> None:
+        if self.session.has_ended:
+            return
         self._refusals += 1
         servers = len(self.address.hosts.split(","))
         if self._refusals >= _REFUSALS_MAX * servers and self._asking is None:
@@ -343,19 +350,18 @@ class ZooKeeperClient:
         """Servers refuse who has seen newer data than they have; but also others while they start.
 
         So a client that has seen nothing asks for their last transaction. It is a new one: with its
-        session also a server that lags behind others has what those had.
+        session also a server that lags behind others has what those had. What this client sees
+        while it asks may be newer, if it is let in meanwhile.
         """
+        seen = self._connection.zxid
         try:
             other = await ZooKeeperClient.connect(
                 replace(self.address, root=""), self._clock, operation_seconds=_LOOK_SECONDS
             )
             try:
                 await other.sync()
-                if other.zxid < self._connection.zxid:
-                    self._end(
-                        "ZooKeeper refuses it: the server's data are older than what it had "
-                        "confirmed"
-                    )
+                if other.zxid < seen:
+                    self.went_back()
             finally:
                 await other.close()
         except MetadataError as error:
