@@ -1,6 +1,9 @@
 """Signs of life: writes that show that a session lives.
 
 An answer to a read or a ping shows nothing: it may come from a server that has lost its leader.
+
+They show, too, whether ZooKeeper went back to older data that have this session: it refuses who has
+seen newer transactions, but only until others have made as many new ones.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ class Signs:
         self._clock = clock
         self._path = f"{directory}/{client.session_id:016x}"
         self._loop = asyncio.get_running_loop()
+        self._version = -1
+        """The node's, as ZooKeeper has confirmed it. Nobody else writes to it, or deletes it."""
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -62,7 +67,13 @@ class Signs:
     async def _give(self) -> None:
         sent_at = self._clock.monotonic()
         try:
-            await self._client.set(self._path, b"")
+            version = await self._client.set(self._path, b"")
         except NoNodeError:
-            await self._client.create(self._path, ephemeral=True)
+            version = 0
+            if self._version < version:  # it was never there
+                await self._client.create(self._path, ephemeral=True)
+        if version <= self._version:
+            self._client.went_back()
+            return
+        self._version = version
         self._client.session.heard(sent_at)
