@@ -26,7 +26,7 @@ from pulsark.metadata.zookeeper.plan import Prune
 from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from pulsark.metadata.zookeeper.client import ZooKeeperClient
     from pulsark.metadata.zookeeper.layout import Layout
@@ -193,24 +193,24 @@ class ChangeQueue:
 
     async def _trim(self, first: int, last: int) -> None:
         """Delete some; what fails is left to whoever starts next."""
+        deletions = [DeleteNode(node_of(number)) for number in range(max(first, 0), last)]
         with suppress(MetadataError):
-            await self._delete(map(node_of, range(max(first, 0), last)))
+            try:
+                await self._client.multi(deletions)
+            except NodeError:  # some are gone
+                await asyncio.gather(*map(self._client.apply, deletions), return_exceptions=True)
 
     async def _sweep(self) -> None:
-        """Delete what is old and still there: who was to delete it could not, or has died."""
+        """Delete what is old and still there: who was to delete it could not, or has died.
+
+        All that start together want to: whoever is not the first leaves it to that one.
+        """
         prefix, last = CHANGE[len(CHANGES) + 1 :], self._next - METADATA_CHANGES_KEPT
         with suppress(MetadataError):
             numbers = [name.removeprefix(prefix) for name in await self._client.children(CHANGES)]
             old = [node_of(int(n)) for n in numbers if n.isdecimal() and int(n) < last]
             for begin in range(0, len(old), _TRIM_EACH):
-                await self._delete(old[begin : begin + _TRIM_EACH])
-
-    async def _delete(self, nodes: Iterable[str]) -> None:
-        deletions = list(map(DeleteNode, nodes))
-        try:
-            await self._client.multi(deletions)
-        except NodeError:  # some are gone
-            await asyncio.gather(*map(self._client.apply, deletions), return_exceptions=True)
+                await self._client.multi(list(map(DeleteNode, old[begin : begin + _TRIM_EACH])))
 
 
 class Ephemerals:

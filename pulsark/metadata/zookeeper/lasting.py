@@ -161,6 +161,7 @@ class LastingNodes:
             await client.close()
             raise
         await client.close()
+        await self._client.close()  # which would go on asking for its session
         log.error(
             "ZooKeeper went back: its data are older than what it had confirmed. Nothing is asked "
             "of it any more. Put the newer data back, and start this process again"

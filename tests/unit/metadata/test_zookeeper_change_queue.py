@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -17,7 +17,7 @@ from pulsark.metadata.zookeeper.change_queue import ChangeQueue, node_of
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.metadata.zookeeper.instance import find_or_create
 from pulsark.metadata.zookeeper.layout import CHANGE, CHANGES
-from pulsark.metadata.zookeeper.nodes import Node
+from pulsark.metadata.zookeeper.nodes import Node, Operation, Result
 from tests.sim.clock import SimClock
 from tests.sim.simulation import Simulation
 from tests.support.ledgers import simulate
@@ -31,6 +31,14 @@ class Client(MemoryZooKeeper):
     session_id = 7
     session: Session
     refusals = 0
+    writes = 0
+
+    async def multi(self, operations: Sequence[Operation]) -> list[Result]:
+        self.writes += 1
+        return await super().multi(operations)
+
+    async def apply(self, operation: Operation) -> Result:
+        return (await self.multi((operation,)))[0]
 
     async def get(self, path: str, changed: Callable[[], None] | None = None) -> Node | None:
         if self.refusals:
@@ -94,6 +102,31 @@ def test_who_starts_deletes_old_changes_that_nobody_has_deleted(
         await asyncio.sleep(1)
         assert sorted(await client.children(CHANGES)) == ["foreign", *newest]
         queue.close()
+
+    simulate(main)
+
+
+def test_of_many_that_start_together_one_deletes_old_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(change_queue, "METADATA_CHANGES_KEPT", 10)
+    monkeypatch.setattr(change_queue, "_TRIM_EACH", 4)
+
+    async def main(sim: Simulation) -> None:
+        client = Client()
+        client.session = Session(SimClock(sim.loop))
+        session = cast("ZooKeeperClient", client)
+        await find_or_create(session, "identity", create=True)
+        for number in range(50):
+            await client.tell(f"/{number}")
+        client.writes = 0
+        queues = [ChangeQueue(session, lambda _, __: None, lambda: None) for _ in range(20)]
+        await asyncio.gather(*(queue.start() for queue in queues))
+        await asyncio.sleep(1)
+        assert len(await client.children(CHANGES)) == 10
+        assert client.writes == 40 / 4 + 19
+        for queue in queues:
+            queue.close()
 
     simulate(main)
 
