@@ -12,6 +12,7 @@ from typing import TypeVar
 from pulsark.errors import OutcomeUnknownError
 from pulsark.metadata.zookeeper.nodes import (
     ANY,
+    VERSION_MAX,
     CreateNode,
     DeleteNode,
     Node,
@@ -156,6 +157,7 @@ class MemoryZooKeeper:
         return None
 
     def _found(self, path: str, version: int) -> Node:
+        assert ANY <= version <= VERSION_MAX, f"{path}: a request cannot tell version {version}"
         found = self.nodes.get(path)
         if found is None:
             raise NoNodeError(path)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pulsark.metadata.based_values import decode
 from pulsark.metadata.zookeeper.instance import decode_instance
 from pulsark.metadata.zookeeper.layout import INSTANCE, Layout, part_node, part_of
-from pulsark.metadata.zookeeper.nodes import CheckNode
+from pulsark.metadata.zookeeper.nodes import VERSION_MAX, CheckNode
 
 if TYPE_CHECKING:
     from pulsark.metadata.changes import Check
@@ -38,7 +38,7 @@ class GuardNodes:
         return cls(nodes, root, Layout(instance.directories))
 
     async def checks(self, guard: Check) -> list[CheckNode] | None:
-        """Hold only as long as the guard does; ``None`` if its node cannot be found.
+        """Hold only as long as the guard does; ``None`` if its node cannot have its version.
 
         They may be outdated at once: deletions in the same part of the tree do that, too.
         """
@@ -51,7 +51,7 @@ class GuardNodes:
         stored = None if found is None else decode(guard.path, found.data)
         if deletions is None or stored is None:
             return None
-        return [
-            CheckNode(part, deletions.version),
-            CheckNode(self._root + node, guard.expected_version - stored.base),
-        ]
+        version = guard.expected_version - stored.base
+        if not 0 <= version <= VERSION_MAX:  # made anew since: -1 would be any version
+            return None
+        return [CheckNode(part, deletions.version), CheckNode(self._root + node, version)]

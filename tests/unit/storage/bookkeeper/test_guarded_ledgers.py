@@ -86,13 +86,13 @@ class World:
         await self.metadata.put(GUARD, b"another")
         await self.server.set(NODE, self.value(100))
 
-    async def claim_anew(self) -> None:
+    async def claim_anew(self, base: int = 1000) -> None:
         """The same after the bundle was gone: the node has the version that it had."""
         await self.metadata.put(GUARD, b"another")
         await self.server.delete(NODE)
-        await self.server.set(PART, b"1000")
-        await self.server.create(NODE, self.value(1000))
-        await self.server.set(NODE, self.value(1000))
+        await self.server.set(PART, b"%d" % base)
+        await self.server.create(NODE, self.value(base))
+        await self.server.set(NODE, self.value(base))
 
     async def delete_something(self) -> None:
         """A deletion in the same part of the tree."""
@@ -131,6 +131,19 @@ def test_a_new_owner_that_is_quicker_has_nothing_written_past_it(
         assert before == {
             p: node for p, node in world.server.nodes.items() if p.startswith("/ledgers")
         }
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("base", [102, 1000, 1 << 33], ids=["one above", "above", "far above"])
+def test_who_looks_only_after_the_bundle_was_made_anew_writes_nothing(base: int) -> None:
+    """Its guard is below the node's first version, and ZooKeeper's -1 is any version."""
+
+    async def scenario(world: World, ledgers: BookKeeperLedgerStore) -> None:
+        await world.claim_anew(base)
+        with pytest.raises(OwnershipLostError):
+            await ledgers.create(OPENED)
+        assert world.lost
 
     run(scenario)
 
