@@ -69,6 +69,8 @@ class StorageRead:
             self._complain(position, error)
         if entries is None:
             await asyncio.sleep(RETRY_SECONDS)
+        if self.task is not asyncio.current_task():  # cancelled; ``read`` did not end by that
+            return
         self.task = None
         if entries is None:
             self._retry()

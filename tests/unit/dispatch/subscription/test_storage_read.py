@@ -58,6 +58,38 @@ def test_a_read_that_was_cancelled_has_no_effect() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("error", [None, StorageError("gone")])
+def test_a_read_that_goes_on_although_it_was_cancelled_has_no_effect(
+    error: StorageError | None,
+) -> None:
+    """What it read is older than the place from which the next one reads."""
+
+    async def main() -> None:
+        effects: list[str] = []
+        read = StorageRead("t: subscription s", lambda: effects.append("again"))
+
+        async def stubborn() -> list[Any]:
+            try:
+                await asyncio.sleep(1)
+            except asyncio.CancelledError:
+                if error is not None:
+                    raise error from None
+            return []
+
+        async def entries() -> list[Any]:
+            await asyncio.sleep(3)
+            return []
+
+        read.start(P, stubborn, lambda _: effects.append("first"))
+        await asyncio.sleep(0.5)
+        read.cancel()
+        read.start(P, entries, lambda _: effects.append("second"))
+        await asyncio.sleep(5)
+        assert effects == ["second"]
+
+    run(main)
+
+
 @pytest.mark.parametrize("error", [StorageError("gone"), CorruptEntryError("bad"), OSError()])
 def test_a_failure_is_logged_once_and_the_owner_asked_to_try_again(
     error: Exception, caplog: pytest.LogCaptureFixture
