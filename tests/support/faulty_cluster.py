@@ -186,15 +186,22 @@ class FaultyCluster:
         A bookie that finds no ZooKeeper as it registers again, or its former session not over,
         ends itself; it is started again, as a service manager does.
         """
-        before = asyncio.run(self._registrations())
-        yield
+        before: dict[str, int] = {}
+
+        def all_there() -> bool:
+            before.update(asyncio.run(self._registrations()))
+            return len(before) == len(self.bookies)
 
         def all_anew() -> bool:
             self.restart_bookies()
             now = asyncio.run(self._registrations())
             return all(now.get(id_, 0) not in (0, session) for id_, session in before.items())
 
-        wait_for(all_anew, START_SECONDS)
+        wait_for(all_there, START_SECONDS)
+        try:
+            yield
+        finally:  # other tests need them
+            wait_for(all_anew, START_SECONDS)
 
     async def _registrations(self) -> dict[str, int]:
         """Each bookie that is registered, and the session that it is with."""

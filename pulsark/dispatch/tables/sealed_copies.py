@@ -164,6 +164,5 @@ class SealedCopies:
         for namespace in sorted(namespaces, key=lambda namespace: f"{namespace}/"):
             children = await self._metadata.children(topics_path(TABLES, namespace))
             for full_name in sorted(topic_below(namespace, child) for child in children):
-                name = TopicName.parse(full_name)
-                if str(name) > after:
-                    yield name
+                if full_name > after:
+                    yield TopicName.parse(full_name)

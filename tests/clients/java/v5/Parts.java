@@ -60,7 +60,7 @@ final class Parts {
         final Set<String> values = new LinkedHashSet<>();
         final List<String> all = new ArrayList<>();
         final Map<String, Set<Integer>> takersByKey = new HashMap<>();
-        private final Map<String, Integer> last = new HashMap<>();
+        private final Map<String, Message<String>> last = new HashMap<>();
         private final Set<MessageId> ids = new HashSet<>();
         private final List<String> again = new ArrayList<>();
 
@@ -74,11 +74,14 @@ final class Parts {
             }
             takersByKey.computeIfAbsent(key, unused -> new LinkedHashSet<>()).add(taker);
             if (values.add(value) && !key.isEmpty()) {
-                int number = Integer.parseInt(value);
-                Integer before = last.put(key, number);
-                check(before == null || before < number,
-                        "of key " + key + ", " + number + " came after " + before);
+                Message<String> before = last.put(key, message);
+                check(before == null || Integer.parseInt(before.value()) < Integer.parseInt(value),
+                        "of key " + key + ", " + told(message) + " came after " + told(before));
             }
+        }
+
+        private static String told(Message<String> message) {
+            return message == null ? "" : message.value() + " (" + message.id() + ")";
         }
 
         void once() {
