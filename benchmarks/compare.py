@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import tempfile
@@ -36,12 +37,18 @@ from benchmarks.scenarios import (
     Measure,
     Scenario,
 )
-from benchmarks.usage import Meter, Usage, processors_seconds, resident_bytes
+from benchmarks.usage import Meter, Usage, idle_seconds, processors_seconds, resident_bytes
 
 EVERY = (*SCENARIOS, *V5_SCENARIOS, *CLUSTER_SCENARIOS)
 FIRST_ACK_SECONDS = 180.0
 SETTLE_SECONDS = 4.0
 """After this long idle, the memory of either broker moves by less than 2 %."""
+SEALED_SECONDS = 25.0
+"""Pulsark begins to seal what came by then."""
+REST_SECONDS_MAX = 60.0
+LOOK_SECONDS = 2.0
+RESTING_CORES = 0.2
+"""That are used on a machine where nothing goes on."""
 
 
 def _progress(text: str) -> None:
@@ -92,7 +99,9 @@ class Comparison:
         if chosen:
             for broker in self._brokers:
                 self._start(broker)
-            for scenario in chosen:
+            for number, scenario in enumerate(chosen):
+                if number:
+                    self._rest()
                 self._measure(scenario)
 
     def close(self) -> None:
@@ -133,6 +142,15 @@ class Comparison:
                 url, topic = broker.url, self._topic()
                 self._load.call("first", url=url, topic=topic, seconds=FIRST_ACK_SECONDS)
             broker.stop()
+
+    def _rest(self) -> None:
+        """Let both sides do what the scenario before has left them: no other pays for that."""
+        time.sleep(SEALED_SECONDS)
+        limit, used = time.monotonic() + REST_SECONDS_MAX, math.inf
+        while used > RESTING_CORES and time.monotonic() < limit:
+            idle = idle_seconds()
+            time.sleep(LOOK_SECONDS)
+            used = (os.cpu_count() or 1) - (idle_seconds() - idle) / LOOK_SECONDS
 
     def _measure_starts(self) -> None:
         rows = self._rows_of(START)

@@ -60,7 +60,7 @@ class Meter:
         self._device = _device_of(data)
         self._start = time.monotonic()
         self._threads = [_threads_of(pids) for pids in self._sides]
-        self._idle = _idle_seconds()
+        self._idle = idle_seconds()
         self._disk = _disk_seconds(self._device)
 
     def read(self) -> Usage:
@@ -70,7 +70,7 @@ class Meter:
             now = _threads_of(pids)
             spent = [seconds - before.get(thread, 0.0) for thread, seconds in now.items()]
             shares += [sum(spent) / elapsed, max(spent, default=0.0) / elapsed]
-        idle = (_idle_seconds() - self._idle) / elapsed
+        idle = (idle_seconds() - self._idle) / elapsed
         disk = (_disk_seconds(self._device) - self._disk) / elapsed
         others = max(0.0, (os.cpu_count() or 1) - idle - shares[0] - shares[2] - shares[4])
         return Usage(shares[0], shares[1], shares[2], shares[3], idle, others, disk)
@@ -124,7 +124,7 @@ def _thread_seconds(pid: int) -> dict[str, float]:
     return seconds
 
 
-def _idle_seconds() -> float:
+def idle_seconds() -> float:
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     return (int(fields[4]) + int(fields[5])) / _TICKS
 

@@ -100,7 +100,7 @@ def test_servers_that_both_sides_use_are_no_others(monkeypatch: pytest.MonkeyPat
     now = 0.0
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(usage.time, "monotonic", lambda: now)
-    monkeypatch.setattr(usage, "_idle_seconds", lambda: 0.8 * now)
+    monkeypatch.setattr(usage, "idle_seconds", lambda: 0.8 * now)
     monkeypatch.setattr(usage, "_disk_seconds", lambda device: 0.0)
     monkeypatch.setattr(usage, "_thread_seconds", lambda pid: {str(pid): taken[pid] * now / 10.0})
     meter = usage.Meter([1], 2, Path(), [3])
