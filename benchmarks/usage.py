@@ -125,6 +125,7 @@ def _thread_seconds(pid: int) -> dict[str, float]:
 
 
 def idle_seconds() -> float:
+    """Of all processors together, since the machine's start."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     return (int(fields[4]) + int(fields[5])) / _TICKS
 

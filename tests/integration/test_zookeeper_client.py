@@ -316,17 +316,23 @@ def test_a_server_that_was_killed_and_is_back_goes_on_with_the_session(
     asyncio.run(scenario())
 
 
+async def connected_through_a_relay(server: ZooKeeperServer) -> tuple[Relay, ZooKeeperClient]:
+    """The relay can refuse connections, as a server does that has not quite started."""
+    relay = Relay(Address(HOST, server.port))
+    where = await relay.start()
+    address = ZooKeeperAddress(f"{where.host}:{where.port}", "/root")
+    client = await connected(address, session=20)
+    await client.give_signs("/alive")
+    return relay, client
+
+
 def test_a_server_that_refuses_connections_until_it_has_started_goes_on_with_the_session(
     server: ZooKeeperServer,
 ) -> None:
     """Others that ask in between get in before this client does."""
 
     async def scenario() -> None:
-        starting = Relay(Address(HOST, server.port))
-        where = await starting.start()
-        address = ZooKeeperAddress(f"{where.host}:{where.port}", "/root")
-        client = await connected(address, session=20)
-        await client.give_signs("/alive")
+        starting, client = await connected_through_a_relay(server)
         for refusals in range(4, 8):
             starting.refuse(refusals)
             client._connection.drop()
@@ -345,11 +351,7 @@ def test_who_is_let_in_while_it_asks_how_old_the_data_are_goes_on(
     """What it sees then is newer than what the other session was told."""
 
     async def scenario() -> None:
-        starting = Relay(Address(HOST, server.port))
-        where = await starting.start()
-        address = ZooKeeperAddress(f"{where.host}:{where.port}", "/root")
-        client = await connected(address, session=20)
-        await client.give_signs("/alive")
+        starting, client = await connected_through_a_relay(server)
         asked = asyncio.Event()
         sync = ZooKeeperClient.sync
 
