@@ -20,7 +20,7 @@ import logging
 import sys
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pulsark.dispatch.loop.turns import for_each, in_turns
 from pulsark.dispatch.model.moving import Moving
@@ -29,7 +29,7 @@ from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.tasks import heard, unattended
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from pulsark.dispatch.brokers.counts import Reason
     from pulsark.dispatch.brokers.owners import BundleOwners
@@ -249,7 +249,7 @@ class BundleRelease:
                 cursors = await self._cursor_logs.close_of(bundle)
         except TimeoutError:
             log.warning("bundle %s: its topics are not closed in time; it goes anyway", bundle)
-            await self._drop(bundle)
+            self._aside(self._close_each(bundle, await self._let_go(bundle)), bundle)
         self._tables.forget_those(covered)
         return cursors
 
@@ -278,28 +278,35 @@ class BundleRelease:
                 return None
 
     def _lost(self, bundle: str) -> None:
-        if self._closed:
-            return
-        task = unattended(self._drop(bundle), f"letting bundle {bundle} go")
+        if not self._closed:
+            self._aside(self._drop(bundle), bundle)
+
+    def _aside(self, work: Coroutine[Any, Any, None], bundle: str) -> None:
+        task = unattended(work, f"letting bundle {bundle} go")
         self._dropping.add(task)
         task.add_done_callback(self._dropping.discard)
 
     async def _drop(self, bundle: str) -> None:
-        """Let clients go at once, and close what they had as far as that is possible."""
+        log.warning("bundle %s is another broker's: its topics go", bundle)
+        await self._close_each(bundle, await self._let_go(bundle))
+
+    async def _let_go(self, bundle: str) -> list[Awaitable[None]]:
+        """Let clients go at once, and forget what they had. What is returned closes it."""
         covered = Covered(bundle)
-        names = self._topics.names_in(covered)
         self._tables.forget_those(covered)
-        log.warning("bundle %s is another broker's: its %d topics go", bundle, len(names))
-        closings: list[Awaitable[None]] = []
-        async for name in in_turns(names):
+        # First: who loads a topic again, once the bundle is had again, needs another log.
+        closings: list[Awaitable[None]] = [self._cursor_logs.abandon(bundle)]
+        async for name in in_turns(self._topics.names_in(covered)):
             self._tables.forget(name.base)
             closings += self._topics.abandon(name)
+        return closings
+
+    async def _close_each(self, bundle: str, closings: Sequence[Awaitable[None]]) -> None:
+        """Close what was let go, as far as that is possible."""
 
         async def close(closing: Awaitable[None]) -> None:
             (found,) = await asyncio.gather(closing, return_exceptions=True)
             if isinstance(found, BaseException):
                 log.info("bundle %s: not closed in order: %s", bundle, found)
 
-        await asyncio.gather(
-            close(self._cursor_logs.abandon(bundle)), for_each(closings, close, AT_ONCE)
-        )
+        await for_each(closings, close, AT_ONCE)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from pulsark.storage.cursor.log import CursorLog, CursorLogConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from pulsark.config.settings import Settings
     from pulsark.dispatch.topics.guarded_storage import GuardedStorage
     from pulsark.dispatch.topics.ownership import Ownership
@@ -90,11 +92,12 @@ class CursorLogs:
         await log.close()
         return log if was_whole else None
 
-    async def abandon(self, bundle: str) -> None:
-        """The bundle is another broker's: who needs its log asks for it anew, there or here."""
-        opening = self._logs.pop(bundle, None)
-        if opening is not None:
-            await (await opening).close()
+    def abandon(self, bundle: str) -> Awaitable[None]:
+        """The bundle is another broker's: who needs its log asks for it anew, there or here.
+
+        What is returned closes the log.
+        """
+        return _close(self._logs.pop(bundle, None))
 
     async def close(self) -> None:
         """Close all of them. What was acknowledged is on disk already."""
@@ -102,6 +105,11 @@ class CursorLogs:
             if isinstance(found, CursorLog):
                 await found.close()
         self._logs.clear()
+
+
+async def _close(opening: asyncio.Task[CursorLog] | None) -> None:
+    if opening is not None:
+        await (await opening).close()
 
 
 def _is_open(opening: asyncio.Task[CursorLog]) -> bool:

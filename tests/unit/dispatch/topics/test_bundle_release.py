@@ -219,6 +219,29 @@ async def test_a_topic_that_cannot_be_closed_holds_the_bundle_for_a_time_only(br
 
 
 @scenario()
+async def test_many_topics_that_cannot_be_closed_hold_the_bundle_no_longer(
+    broker, monkeypatch
+) -> None:
+    client = await attached(broker)
+    monkeypatch.setattr(bundle_release, "WAITED_FOR_AT_ONCE", 1)
+    others = [NAME.parse(f"{TOPIC}-{number}") for number in range(200)]
+    bundle = await broker.broker.ownership.bundle_named(NAME)
+    other = next(name for name in others if name in Covered(bundle))
+    await client.produce(str(other), 1, producer_id=2)
+    two = await broker.another()
+    ledgers = [broker.broker.topics.get_loaded(name).ledger for name in (NAME, other)]
+    async with ledgers[0].reservation(), ledgers[1].reservation():  # bulk publishes take long
+        releasing = asyncio.create_task(broker.broker.bundle_release.release(bundle))
+        await asyncio.sleep(bundle_release.CLOSING_SECONDS + 1)
+        assert releasing.done()
+        for name in (NAME, other):
+            await Client(two).produce(str(name), 1)
+            assert two.broker.topics.get_loaded(name).ledger.entries == 2
+    await broker.broker.bundle_release.settled()
+    assert broker.broker.topics.served() == []
+
+
+@scenario()
 async def test_non_persistent_topics_go_along(broker) -> None:
     client = Client(broker)
     name = "non-persistent://public/default/n"
