@@ -62,7 +62,7 @@ class ZooKeeperMetadataStore(ServerStore):
         self._runtime = runtime
         self._layout = layout
         self._watches = Watches()
-        self._marks = Marks(client)
+        self._marks = Marks(client, runtime)
         self._counters = Counters(self)
         self._queue = ChangeQueue(client, self._told, self._missed)
         self._ephemerals = Ephemerals(client, layout, self._vanished, self._watches.cover)

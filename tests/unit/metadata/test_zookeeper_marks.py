@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import random
+from collections.abc import Awaitable, Callable, Sequence
 
+import pytest
+
+from pulsark.errors import MetadataError
 from pulsark.metadata.history import mark_of
 from pulsark.metadata.session import Session
 from pulsark.metadata.zookeeper.layout import HISTORY
 from pulsark.metadata.zookeeper.marks import Marks
 from pulsark.metadata.zookeeper.nodes import Node, NodeVersionError
-from pulsark.runtime import SystemClock
+from pulsark.runtime import Runtime, SystemClock
+from tests.sim.simulation import Simulation
+from tests.support.ledgers import simulate
 
 
 class Server:
@@ -23,18 +29,24 @@ class Server:
         self.node = Node(b"", 0, 0, 0, 5, 5, 0)
         self.watches: list[Callable[[], None]] = []
         self.during_read: list[Callable[[], None]] = []
+        self.seconds = 0.0
+        """How long it takes to answer."""
+        self.reads = self.writes = 0
 
-    async def get(self, path: str, changed: Callable[[], None]) -> Node:
+    async def get(self, path: str, changed: Callable[[], None] | None = None) -> Node:
         assert path == HISTORY
+        self.reads += 1
         node = self.node
-        self.watches.append(changed)
-        await asyncio.sleep(0)
+        if changed is not None:
+            self.watches.append(changed)
+        await asyncio.sleep(self.seconds)
         if self.during_read:
             self.during_read.pop(0)()
         return node
 
     async def set(self, path: str, data: bytes, version: int) -> int:
-        await asyncio.sleep(0)
+        self.writes += 1
+        await asyncio.sleep(self.seconds)
         if version != self.node.version:
             raise NodeVersionError(path)
         self.write(data)
@@ -60,10 +72,17 @@ class Server:
         """Its connection is never lost."""
 
 
-async def started(server: Server) -> Marks:
-    marks = Marks(server)  # type: ignore[arg-type]
+async def started(server: Server, seed: int = 0) -> Marks:
+    marks = Marks(server, Runtime(rng=random.Random(seed)))  # type: ignore[arg-type]
     await marks.start(1)
     return marks
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def main(sim: Simulation) -> None:
+        await scenario()
+
+    simulate(main)
 
 
 async def turns() -> None:
@@ -86,7 +105,7 @@ def test_no_mark_has_an_old_nonce_once_a_session_has_begun() -> None:
         assert marks.knows(mark_of(11, 1))
         assert not marks.knows(mark_of(12, 1))
 
-    asyncio.run(scenario())
+    run(scenario)
 
 
 def test_a_session_that_begins_while_the_history_is_read_is_read_too() -> None:
@@ -99,7 +118,7 @@ def test_a_session_that_begins_while_the_history_is_read_is_read_too() -> None:
         assert marks.mark == mark_of(13, 3)
         assert not marks.knows(mark_of(13, 2))
 
-    asyncio.run(scenario())
+    run(scenario)
 
 
 def test_after_an_adoption_marks_go_on_above_what_was_adopted() -> None:
@@ -113,8 +132,41 @@ def test_after_an_adoption_marks_go_on_above_what_was_adopted() -> None:
         assert marks.knows(marks.mark)
         adopted = marks.mark
         again = await started(server)  # as another process sees it
-        await turns()
+        await asyncio.sleep(2)
         assert again.knows(adopted)
         assert again.mark == marks.mark > adopted
 
-    asyncio.run(scenario())
+    run(scenario)
+
+
+def test_many_that_start_together_let_each_other_be_first() -> None:
+    """Each start is one write that the others' are refused for, and one that all have to read."""
+    brokers = 100
+
+    async def scenario() -> None:
+        server = Server()
+        server.seconds = 0.002
+        async with asyncio.timeout(60):
+            all_marks: Sequence[Marks] = await asyncio.gather(
+                *(started(server, seed) for seed in range(brokers))
+            )
+            await asyncio.sleep(2)
+        assert len({marks.mark for marks in all_marks}) == 1
+        assert server.writes < 8 * brokers
+        assert server.reads < 20 * brokers
+
+    run(scenario)
+
+
+def test_who_is_never_the_first_gives_up() -> None:
+    async def scenario() -> None:
+        server = Server()
+
+        async def refuse(path: str, data: bytes, version: int) -> int:
+            raise NodeVersionError(path)
+
+        server.set = refuse  # type: ignore[method-assign]
+        with pytest.raises(MetadataError, match="others"):
+            await started(server)
+
+    run(scenario)
