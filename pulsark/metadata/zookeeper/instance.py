@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,10 +27,13 @@ from pulsark.metadata.zookeeper.nodes import CreateNode, NodeError, NodeExistsEr
 
 if TYPE_CHECKING:
     from pulsark.metadata.zookeeper.client import ZooKeeperClient
+    from pulsark.runtime import Runtime
 
 FORMAT: Final = 1
 _OVERHEAD_BYTES: Final = 128 << 10
 """What a commit of the largest size needs beside its values: paths, checks and what is told."""
+_SECONDS_EACH: Final = 0.005
+"""About how long the servers are busy with the request of one process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +87,15 @@ def _skeleton(identity: str) -> list[CreateNode]:
     ]
 
 
-async def check_size(client: ZooKeeperClient) -> None:
+async def check_size(client: ZooKeeperClient, runtime: Runtime) -> None:
     """Raise ``MetadataError`` if the server does not accept the largest commit.
 
-    It closes the connection then; a caller that tried again would never get an answer.
+    It closes the connection then; a caller that tried again would never get an answer. All
+    processes may start together, and the servers hold in memory what they have not answered. So
+    those that have a session take turns, roughly.
     """
+    others = len(await client.children(SESSIONS)) - 1
+    await asyncio.sleep(runtime.rng.uniform(0, others * _SECONDS_EACH))
     largest = bytes(METADATA_COMMIT_BYTES_MAX + _OVERHEAD_BYTES)
     for attempt in range(2):  # the connection may be lost for another reason
         try:

@@ -96,8 +96,8 @@ class ZooKeeperMetadataStore(ServerStore):
         try:
             new = f"{runtime.rng.getrandbits(128):032x}"
             instance = await find_or_create(client, new, create=create)
-            await check_size(client)
             await client.give_signs(SESSIONS)
+            await check_size(client, runtime)
             layout = layout or Layout(instance.directories)
             store = cls(client, runtime, layout, instance.identity, timeout_seconds)
             await store._start()

@@ -13,6 +13,7 @@ from pulsark.metadata.told import is_told
 from pulsark.metadata.zookeeper.instance import check_size
 from pulsark.metadata.zookeeper.layout import TREE, Layout, name_of
 from pulsark.metadata.zookeeper.nodes import NoNodeError
+from pulsark.runtime import Runtime
 from pulsark.wire.topic_name import TopicName
 
 TOPIC = TopicName.parse("persistent://public/default/orders")
@@ -76,6 +77,9 @@ class Server:
     def __init__(self, *outcomes: MetadataError) -> None:
         self.outcomes = list(outcomes)
 
+    async def children(self, path: str) -> list[str]:
+        return ["own"]
+
     async def set(self, path: str, data: bytes) -> int:
         assert len(data) > 1 << 20
         raise self.outcomes.pop(0)
@@ -84,6 +88,6 @@ class Server:
 def test_a_server_that_takes_only_small_requests_is_refused() -> None:
     closed = OutcomeUnknownError("closed")
     accepting = Server(closed, NoNodeError("/none"))
-    asyncio.run(check_size(accepting))  # type: ignore[arg-type]
+    asyncio.run(check_size(accepting, Runtime()))  # type: ignore[arg-type]
     with pytest.raises(MetadataError, match=r"jute\.maxbuffer"):
-        asyncio.run(check_size(Server(closed, closed)))  # type: ignore[arg-type]
+        asyncio.run(check_size(Server(closed, closed), Runtime()))  # type: ignore[arg-type]
