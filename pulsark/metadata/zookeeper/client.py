@@ -45,6 +45,7 @@ from pulsark.metadata.zookeeper.signs import Signs
 from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterable, Sequence
 
     from pulsark.metadata.zookeeper.address import ZooKeeperAddress
@@ -83,6 +84,7 @@ class ZooKeeperClient:
         session_seconds: float,
         operation_seconds: float,
         auth: Iterable[tuple[str, str]],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.address = address
         self.session = Session(clock, session_seconds)
@@ -90,11 +92,10 @@ class ZooKeeperClient:
         self._root = address.root
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        config = address.config
+        self._tls = tls
         self._connection = Connection(
-            address.hosts, session_seconds, self, self._loop, auth=auth,
-            tls=None if config.tls is None else config.tls.context(),
-            login=config.login,
+            address.hosts, session_seconds, self, self._loop, auth=auth, tls=tls,
+            login=address.config.login,
         )  # fmt: skip
         self._first: asyncio.Future[None] = self._loop.create_future()
         self._calls = Calls(self._connection, self._loop, operation_seconds)
@@ -113,14 +114,18 @@ class ZooKeeperClient:
         session_seconds: float = SESSION_SECONDS,
         operation_seconds: float = OPERATION_SECONDS,
         auth: Iterable[tuple[str, str]] = (),
+        tls: ssl.SSLContext | None = None,
     ) -> ZooKeeperClient:
         """Begin a session and create the root. ``MetadataError`` if no server answers in time.
 
         The server may choose another timeout of the session within its own limits;
         ``session.timeout_seconds`` has it. ``auth`` are schemes and credentials, such as
-        ``("digest", "user:password")``.
+        ``("digest", "user:password")``. ``tls`` is what another session has read of the files that
+        the address names.
         """
-        client = cls(address, clock, session_seconds, operation_seconds, auth)
+        if tls is None and address.config.tls is not None:
+            tls = await asyncio.to_thread(address.config.tls.context)
+        client = cls(address, clock, session_seconds, operation_seconds, auth, tls)
         slow = "ZooKeeper at %s does not answer yet; it is tried for %.0f s"
         said = asyncio.get_running_loop().call_later(
             SAID_SECONDS, log.warning, slow, address.hosts, operation_seconds
@@ -356,8 +361,9 @@ class ZooKeeperClient:
         seen = self._connection.zxid
         try:
             other = await ZooKeeperClient.connect(
-                replace(self.address, root=""), self._clock, operation_seconds=_LOOK_SECONDS
-            )
+                replace(self.address, root=""), self._clock, operation_seconds=_LOOK_SECONDS,
+                tls=self._tls,
+            )  # fmt: skip
             try:
                 await other.sync()
                 if other.zxid < seen:
