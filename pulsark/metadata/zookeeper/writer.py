@@ -94,9 +94,12 @@ class Writer:
         self._task: asyncio.Task[None] | None = None
         self._parts: dict[int, Part] = {}
         self._known: set[str] = set()
+        self._closed = False
 
     async def write(self, wanted: Sequence[Wanted]) -> list[int]:
         """Make changes; the errors are those of ``MetadataStore.commit``."""
+        if self._closed:  # a task that is about to end would not take it
+            raise _closed()
         nodes = [self._layout.node(each.path) for each in wanted]
         commit = _Commit(wanted, nodes, self._loop.time() + self._seconds)
         self._queue.append(commit)
@@ -106,9 +109,10 @@ class Writer:
 
     def close(self) -> None:
         """Write nothing more."""
+        self._closed = True
         if self._task is not None:
             self._task.cancel()
-        _refuse(self._queue, MetadataRefusedError("the metadata store is closed"))
+        _refuse(self._queue, _closed())
 
     # -- facts ---
 
@@ -345,6 +349,10 @@ class Writer:
         if len(self._known) >= _KNOWN_MAX:
             self._known.clear()
         self._known.add(node)
+
+
+def _closed() -> MetadataRefusedError:
+    return MetadataRefusedError("the metadata store is closed")
 
 
 def _fact(found: Node | None, base: int) -> Fact:

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from pulsark.errors import BadVersionError, OutcomeUnknownError
+from pulsark.errors import BadVersionError, MetadataError, MetadataRefusedError, OutcomeUnknownError
 from pulsark.metadata.changes import Change, Check, Delete, Put
 from pulsark.metadata.store import ABSENT, ANY_VERSION
 from pulsark.metadata.zookeeper import facts
@@ -191,6 +191,23 @@ def test_a_defect_ends_the_write_that_has_it_and_not_those_that_wait() -> None:
             with pytest.raises(BadVersionError):
                 await second
         await expect(writer, "/a", 0)
+
+    simulate(main)
+
+
+def test_who_asks_as_it_is_closed_is_refused() -> None:
+    """The write that was under way has not ended then, and nobody would take the next one."""
+
+    async def main(_: Simulation) -> None:
+        writer = await writer_of(ImpatientZooKeeper())
+        first = asyncio.create_task(writer.write((Put("/a", b"", ABSENT),)))
+        await asyncio.sleep(0)
+        writer.close()
+        async with asyncio.timeout(60):
+            with pytest.raises(MetadataRefusedError, match="closed"):
+                await writer.write((Put("/b", b"", ABSENT),))
+        with pytest.raises(MetadataError):
+            await first
 
     simulate(main)
 
