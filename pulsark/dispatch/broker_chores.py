@@ -36,8 +36,9 @@ def chores_of(broker: Broker) -> list[Chore]:
     settings, topics = broker.settings, broker.topics
 
     async def drop_lost() -> None:
-        await topics.drop_lost()
+        # The logs first: a topic that is loaded again needs another one.
         broker.cursor_logs.drop_failed()
+        await topics.drop_lost()
 
     async def drop_idle() -> None:
         alone = broker.registry.is_alone

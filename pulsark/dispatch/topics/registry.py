@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLOSED_AT_ONCE = 100
-"""At the end of the broker. One after the other, very many would take minutes, and hours while the
-metadata store does not answer."""
+"""At the end of the broker, or when they are lost. One after the other, very many would take
+minutes, and hours while the metadata store does not answer."""
 
 
 class Seen(NamedTuple):
@@ -330,10 +330,19 @@ class Topics:
 
     async def drop_lost(self) -> None:
         """Unload topics whose ledger or cursors stopped for good; clients load them anew."""
-        async for topic in in_turns(self.loaded()):
-            if topic.is_lost:
-                log.warning("%s lost its ledger or its cursors: unloading the topic", topic.name)
+
+        async def drop(topic: Topic) -> None:
+            if self.get_loaded(topic.name) is not topic:
+                return
+            log.warning("%s lost its ledger or its cursors: unloading the topic", topic.name)
+            try:
                 await self.unload(topic.name)
+            except PulsarkError as error:
+                log.warning("%s is not closed in order: %s", topic.name, error)
+
+        lost = [topic async for topic in in_turns(self.loaded()) if topic.is_lost]
+        # Beside each other: one may take long, and the others' clients wait, too.
+        await for_each(lost, drop, CLOSED_AT_ONCE)
 
     # -- the end ---
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pulsark.dispatch.topic.topic import Topic
+from pulsark.dispatch.topics.bundles import Covered
 from pulsark.dispatch.topics.damage import advice
 from pulsark.dispatch.topics.registry import CLOSED_AT_ONCE
 from pulsark.dispatch.topics.topic_making import NamespaceFullError
@@ -466,3 +467,45 @@ async def test_a_topic_whose_record_is_damaged_is_named_in_the_log(
 def test_each_kind_of_damage_has_its_own_advice(error: PulsarkError, to_do: str | None) -> None:
     found = advice(NAME.with_partition(3), error)
     assert found is None if to_do is None else to_do in str(found)
+
+
+# -- what stopped for good -------------------------------------------------------------------------
+
+
+@scenario()
+async def test_a_topic_that_cannot_be_closed_keeps_no_other_one_without_its_cursors(broker) -> None:
+    one = broker.broker
+    bundle = await one.ownership.bundle_named(NAME)
+    names = (NAME.parse(f"{TOPIC}-{number}") for number in range(200))
+    other = next(name for name in names if name in Covered(bundle))
+    client = Client(broker)
+    await client.produce(TOPIC, 1)
+    await client.produce(str(other), 1, producer_id=2)
+    log = await one.cursor_logs.of(NAME)
+    async with one.topics.get_loaded(NAME).ledger.reservation():  # a bulk publish takes long
+        log._writer.stop(StorageError("which ledger has the cursors is not known"))
+        await asyncio.sleep(5)
+        assert await Client(broker).subscribe(str(other)) == 0
+        assert not one.topics.get_loaded(other).is_lost
+    await asyncio.sleep(5)
+    assert await Client(broker).subscribe(TOPIC) == 0
+
+
+@scenario()
+async def test_a_topic_that_lost_its_cursors_is_not_loaded_with_the_same_log(broker) -> None:
+    one = broker.broker
+    client = Client(broker)
+    assert await client.subscribe(TOPIC) == 0
+    log = await one.cursor_logs.of(NAME)
+    unload, again = one.topics.unload, []
+
+    async def unloaded(name: TopicName) -> None:
+        await unload(name)
+        await one.topics.load(name)  # its clients come back before others are unloaded
+        again.append(name)
+
+    one.topics.unload = unloaded
+    log._writer.stop(StorageError("which ledger has the cursors is not known"))
+    await asyncio.sleep(10)
+    assert again == [NAME]
+    assert not one.topics.get_loaded(NAME).is_lost
