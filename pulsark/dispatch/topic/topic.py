@@ -282,7 +282,7 @@ class Topic:
     @property
     def is_lost(self) -> bool:
         """Whether ledger or cursors stopped for good: the topic has to be loaded anew."""
-        return self.ledger.is_fenced or self.cursors.are_lost
+        return self.ledger.life.is_lost or self.cursors.are_lost
 
     @property
     def total_size(self) -> int:

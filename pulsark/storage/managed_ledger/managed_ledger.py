@@ -98,6 +98,8 @@ class ManagedLedger(LedgerView):
         self._call_soon = asyncio.get_running_loop().call_soon
         self._appends = appends = AppendQueue(listener)
         self._last = LastLedger(stored, manager, config, runtime.clock, appends, self)
+        self.life = self._last.life
+        """What it is doing with the ledger at its end."""
         self._changes = Changes(self.path, self._last, appends, self._go_on)
         self._folding = Folding(stored, manager, runtime.clock)
         self.compacted = CompactedForm(stored, manager, self._changes, self._last, runtime.clock)

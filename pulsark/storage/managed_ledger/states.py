@@ -3,7 +3,7 @@
 Of a managed ledger at most one ledger is written. Nothing follows that ledger before its true end
 is known, or else entries would appear, or vanish, where a reader already was. So ``OPENED`` and
 ``RESERVED`` are known only where no ledger's end is open. An event that a state does not know is a
-bug: it raises, and the managed ledger refuses everything from then on.
+bug: it raises, and the managed ledger refuses everything from then on. Its owner opens it anew.
 
 What happens to an append::
 
@@ -220,6 +220,11 @@ class Life:
     def is_final(self) -> bool:
         """Whether appends are refused, for ever."""
         return self.state in FINAL
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing can be done with it any more before it is opened anew."""
+        return self.state in (State.FENCED, State.STOPPED)
 
     def story(self) -> str:
         """The last transitions, oldest first."""

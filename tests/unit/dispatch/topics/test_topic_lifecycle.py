@@ -509,3 +509,18 @@ async def test_a_topic_that_lost_its_cursors_is_not_loaded_with_the_same_log(bro
     await asyncio.sleep(10)
     assert again == [NAME]
     assert not one.topics.get_loaded(NAME).is_lost
+
+
+@scenario()
+async def test_a_topic_that_was_stopped_by_a_bug_is_loaded_anew(broker) -> None:
+    await Client(broker).produce(TOPIC, 1)
+    stopped = broker.broker.topics.get_loaded(NAME)
+
+    async def change() -> None:
+        raise AssertionError("a bug")
+
+    stopped.ledger._changes.start(change)
+    await asyncio.sleep(5)
+    assert stopped.ledger._last.life.story().count("bug") == 1
+    await Client(broker).produce(TOPIC, 1)
+    assert broker.broker.topics.get_loaded(NAME).ledger.entries == 2
