@@ -355,8 +355,8 @@ def test_who_is_let_in_while_it_asks_how_old_the_data_are_goes_on(
         asked = asyncio.Event()
         sync = ZooKeeperClient.sync
 
-        async def late(self: ZooKeeperClient, path: str = "/") -> None:
-            await sync(self, path)
+        async def late(self: ZooKeeperClient) -> None:
+            await sync(self)
             await until(lambda: client.is_connected)
             await client.create("/later")
             asked.set()

@@ -71,8 +71,9 @@ class MemoryZooKeeper:
         self._watch(path + "/", changed)
         return [p.rpartition("/")[2] for p in self.nodes if p and p.rpartition("/")[0] == path]
 
-    async def sync(self, path: str = "/") -> None:
+    async def sync(self) -> None:
         await asyncio.sleep(0)
+        self.zxid += 1
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False

@@ -20,7 +20,6 @@ from kazoo.protocol.serialization import (
     GetChildren,
     GetData,
     SetData,
-    Sync,
     Transaction,
 )
 from kazoo.security import OPEN_ACL_UNSAFE
@@ -29,6 +28,7 @@ from pulsark.errors import MetadataError
 from pulsark.metadata.session import Session
 from pulsark.metadata.zookeeper.calls import FOLLOWING, Calls, error_of
 from pulsark.metadata.zookeeper.connection import Connection
+from pulsark.metadata.zookeeper.layout import NOWHERE
 from pulsark.metadata.zookeeper.nodes import (
     ANY,
     CheckNode,
@@ -255,9 +255,15 @@ class ZooKeeperClient:
             with suppress(NodeExistsError):
                 await self.create("/" + "/".join(parts[:made]))
 
-    async def sync(self, path: str = "/") -> None:
-        """Let this client's later reads see all that was written anywhere before this call."""
-        await self._calls.read(Sync(self._root + path if path != "/" else self._root or "/"), path)
+    async def sync(self) -> None:
+        """Let this client's later reads see all that was written anywhere before this call.
+
+        Afterwards ``zxid`` is above that of all such writes. ZooKeeper's own sync is answered, too,
+        by a leader that has not noticed yet that the others have left it. A multi needs them, and
+        this one may be sent again, as a read: it is refused.
+        """
+        nothing = Transaction([CheckVersion(self._root + NOWHERE, ANY)])
+        await self._calls.read(nothing, NOWHERE)
 
     async def give_signs(self, directory: str) -> None:
         """Keep a node below ``directory``, whose writes show that the session lives."""
@@ -354,8 +360,7 @@ class ZooKeeperClient:
     async def _end_if_older(self) -> None:
         """Servers refuse who has seen newer data than they have; but also others while they start.
 
-        So a client that has seen nothing asks for their last transaction. It is a new one: with its
-        session also a server that lags behind others has what those had. What this client sees
+        So a client that has seen nothing asks for their last transaction. What this client sees
         while it asks may be newer, if it is let in meanwhile.
         """
         seen = self._connection.zxid
@@ -366,7 +371,7 @@ class ZooKeeperClient:
             )  # fmt: skip
             try:
                 await other.sync()
-                if other.zxid < seen:
+                if other.zxid <= seen:
                     self.went_back()
             finally:
                 await other.close()

@@ -44,7 +44,7 @@ class GuardNodes:
         """
         node = self._layout.node(guard.path)
         part = self._root + part_node(part_of(node))
-        await self._nodes.sync(part)
+        await self._nodes.sync()
         # In this order: who deletes the node and makes it anew changes the part after it was read.
         deletions = await self._nodes.get(part)
         found = await self._nodes.get(self._root + node)

@@ -18,6 +18,7 @@ from pulsark.metadata.zookeeper.layout import (
     DIRECTORIES,
     HISTORY,
     INSTANCE,
+    NOWHERE,
     PARTS,
     SESSIONS,
     TREE,
@@ -99,7 +100,7 @@ async def check_size(client: ZooKeeperClient, runtime: Runtime) -> None:
     largest = bytes(METADATA_COMMIT_BYTES_MAX + _OVERHEAD_BYTES)
     for attempt in range(2):  # the connection may be lost for another reason
         try:
-            await client.set(f"{BASE}/none", largest)
+            await client.set(NOWHERE, largest)
         except NodeError:
             return
         except OutcomeUnknownError as error:

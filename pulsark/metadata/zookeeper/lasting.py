@@ -46,7 +46,7 @@ class RawNodes(Protocol):
 
     async def make(self, path: str) -> None: ...
 
-    async def sync(self, path: str = "/") -> None: ...
+    async def sync(self) -> None: ...
 
     def on_regained(self, listener: Callable[[], None]) -> None: ...
 
@@ -104,8 +104,8 @@ class LastingNodes:
     async def make(self, path: str) -> None:
         await self._client.make(path)
 
-    async def sync(self, path: str = "/") -> None:
-        await self._client.sync(path)
+    async def sync(self) -> None:
+        await self._client.sync()
 
     def _use(self, client: ZooKeeperClient) -> None:
         self._client = client
@@ -155,7 +155,7 @@ class LastingNodes:
         """
         try:
             await client.sync()
-            if client.zxid >= self._client.zxid:
+            if client.zxid > self._client.zxid:
                 return
         except BaseException:
             await client.close()

@@ -25,6 +25,8 @@ CHANGES: Final = f"{BASE}/changes"
 CHANGE: Final = f"{CHANGES}/n-"
 SESSIONS: Final = f"{BASE}/sessions"
 DELETIONS: Final = f"{BASE}/deletions"
+NOWHERE: Final = f"{BASE}/none"
+"""Never there: for writes that are to be refused."""
 
 DIRECTORIES: Final = 256
 

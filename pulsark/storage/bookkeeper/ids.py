@@ -101,7 +101,7 @@ class LedgerIds:
         """What ``new`` would return next, without taking it. Others may take it meanwhile."""
         high = await self._highest()
         parent = f"{self._root}/{LONG}/{_half(high)}" if high else f"{self._root}/{SHORT}"
-        await self._zookeeper.sync(parent)
+        await self._zookeeper.sync()
         found = await self._zookeeper.get(parent)
         return high << 32 | (0 if found is None else found.created_children)
 

@@ -74,7 +74,7 @@ class BookKeeperLedgerStore(ComparedLedgerStore):
                 return attached
             # Another broker may have made it, and the server that answers here lag behind: a
             # deletion would leave it there for ever, and a recovery take it for lost.
-            await self._zookeeper.sync(path)
+            await self._zookeeper.sync()
             found = await self._zookeeper.get(path)
             if found is None:
                 return None

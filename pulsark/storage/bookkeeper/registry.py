@@ -196,7 +196,7 @@ class BookieRegistry(Mapping[str, BookKeeperBookie]):
     async def instance(self, bookie_id: str) -> int:
         """The transaction in which the bookie of that name was formatted."""
         path = f"{self._root}/{COOKIES}/{bookie_id}"
-        await self._zookeeper.sync(path)
+        await self._zookeeper.sync()
         node = await self._zookeeper.get(path)
         if node is None:
             raise StorageError(f"bookie {bookie_id} has no cookie")

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kazoo.exceptions import NoNodeError
+from kazoo.protocol.serialization import Transaction
 
 from pulsark.metadata.zookeeper import client as client_module
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress
@@ -19,7 +21,7 @@ from pulsark.runtime import SystemClock
 
 
 class Connected:
-    """Instead of ``Connection``: it is there at once, and answers each request alike."""
+    """Instead of ``Connection``: it is there at once, and has no nodes."""
 
     all: list[Connected]
 
@@ -29,6 +31,9 @@ class Connected:
         self.listener = listener
         self.tls = tls
         self.zxid = 5
+        self.client_id = (7, b"")
+        self.held: list[Done] | None = None
+        """Writes that are not answered, if the others have left this server."""
         self._loop = loop
         self._seconds = seconds
         Connected.all.append(self)
@@ -37,7 +42,17 @@ class Connected:
         self.listener.connected(7, self._seconds)
 
     def submit(self, request: object, done: Done) -> None:
-        self._loop.call_soon(done, "/", None, self.zxid)
+        if not isinstance(request, Transaction):
+            self._loop.call_soon(done, "/", None, self.zxid)
+        elif self.held is None:
+            self.refuse(done)
+        else:
+            self.held.append(done)
+
+    def refuse(self, done: Done) -> None:
+        """What a multi is told whose node is not there. It is a transaction, too."""
+        self.zxid += 1
+        self._loop.call_soon(done, [NoNodeError()], None, self.zxid)
 
     def stop(self, stopped: Callable[[], None]) -> None:
         self._loop.call_soon(stopped)
@@ -75,3 +90,41 @@ def test_what_tls_needs_is_read_once_for_a_session_and_beside_the_loop(
     ((thread, only),) = made
     assert thread != threading.get_ident()
     assert [each.tls for each in Connected.all] == [only, only]
+
+
+def test_a_leader_that_the_others_have_left_does_not_say_what_is_new() -> None:
+    """It answers whatever needs no others, ZooKeeper's own sync as well."""
+
+    async def scenario() -> None:
+        client = await ZooKeeperClient.connect(ZooKeeperAddress("a:1"), SystemClock())
+        (server,) = Connected.all
+        server.held = held = []
+        syncing = asyncio.create_task(client.sync())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not syncing.done()
+        before = client.zxid
+        for done in held:
+            server.refuse(done)
+        await syncing
+        assert client.zxid > before
+        await client.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("lost", "is_older"), [(0, False), (1, True)])
+def test_data_that_lack_one_transaction_are_older(lost: int, *, is_older: bool) -> None:
+    """What another client that looks does itself is not one of theirs."""
+
+    async def scenario() -> None:
+        client = await ZooKeeperClient.connect(ZooKeeperAddress("a:1"), SystemClock())
+        Connected.all[0].zxid += lost
+        for _ in range(4):
+            client.refused()
+        assert client._asking is not None
+        await client._asking
+        assert client.session.has_ended is is_older
+        await client.close()
+
+    asyncio.run(scenario())

@@ -129,8 +129,8 @@ def test_a_ledger_that_this_client_has_not_seen_yet_is_not_taken_for_none() -> N
     class Lagging(MemoryZooKeeper):
         synced = False
 
-        async def sync(self, path: str = "/") -> None:
-            await super().sync(path)
+        async def sync(self) -> None:
+            await super().sync()
             self.synced = True
 
         async def get(self, path: str, changed: Callable[[], None] | None = None) -> Node | None:
