@@ -65,6 +65,12 @@ class Session:
         self.lapses += not self._ended and not self.is_sure
         self._sure_until = max(self._sure_until, sent_at + SURE_PART * self.timeout_seconds)
 
+    def set_timeout(self, timeout_seconds: float) -> None:
+        """The store gives it another time from now on."""
+        self.timeout_seconds = timeout_seconds
+        now = self._clock.monotonic()
+        self._sure_until = min(self._sure_until, now + SURE_PART * timeout_seconds)
+
     def end(self) -> None:
         """The session is over."""
         if self._ended:

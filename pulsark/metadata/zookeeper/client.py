@@ -325,6 +325,7 @@ class ZooKeeperClient:
             self._end("ZooKeeper has given it another session")
         else:
             log.info("connected to ZooKeeper again")
+            self.session.set_timeout(timeout_seconds)  # each server has limits of its own
             self._calls.is_connected = True
             for listener in self._regained:
                 listener()

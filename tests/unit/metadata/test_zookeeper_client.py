@@ -12,12 +12,16 @@ import pytest
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import Transaction
 
+from pulsark.metadata.session import SURE_PART
 from pulsark.metadata.zookeeper import client as client_module
 from pulsark.metadata.zookeeper.address import ZooKeeperAddress
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.metadata.zookeeper.client_config import ClientConfig, ZooKeeperTls
 from pulsark.metadata.zookeeper.connection import Done, Listener
 from pulsark.runtime import SystemClock
+from tests.sim.clock import SimClock
+from tests.sim.simulation import Simulation
+from tests.support.ledgers import simulate
 
 
 class Connected:
@@ -128,3 +132,26 @@ def test_data_that_lack_one_transaction_are_older(lost: int, *, is_older: bool) 
         await client.close()
 
     asyncio.run(scenario())
+
+
+def test_a_server_that_ends_sessions_sooner_is_believed() -> None:
+    """As after a restart of one server after the other, with another longest time."""
+
+    async def main(sim: Simulation) -> None:
+        client = await ZooKeeperClient.connect(
+            ZooKeeperAddress("a:1"), SimClock(sim.loop), session_seconds=30.0
+        )
+        session = client.session
+        await asyncio.sleep(1)
+        client.disconnected()
+        client.connected(client.session_id, 10.0)
+        assert client.session is session
+        assert session.timeout_seconds == 10.0
+        assert session.sure_seconds == pytest.approx(SURE_PART * 10.0)
+        client.disconnected()
+        client.connected(client.session_id, 40.0)
+        assert session.timeout_seconds == 40.0
+        assert session.sure_seconds == pytest.approx(SURE_PART * 10.0), "no sign was answered yet"
+        await client.close()
+
+    simulate(main)
