@@ -109,9 +109,14 @@ class Members:
             sent.add(consumer)
         return sent
 
-    def close_all(self) -> None:
-        """Ask all consumers to reconnect: the subscription is leaving this broker."""
-        for consumer in self.type.consumers:
+    def close_all(self, nobody: SubscriptionType) -> None:
+        """Ask all consumers to reconnect: the subscription is leaving this broker.
+
+        ``nobody`` is a type without consumers. They leave all at once: one by one, each of very
+        many would hand its keys and entries to others who leave next.
+        """
+        consumers, self.type = self.type.consumers, nobody
+        for consumer in consumers:
             consumer.connection.close_consumer(consumer)
 
     def greet(self, newcomer: Consumer) -> None:

@@ -150,7 +150,7 @@ class NonPersistentSubscription:
     def close(self) -> None:
         """It was deleted or unloaded; its consumers connect anew."""
         self.members.closed = True
-        self.members.close_all()
+        self.members.close_all(Exclusive())
         self.topic.registry.drop(self)
 
     def flow(self, consumer: Consumer, permits: int, now_ms: int) -> None:

@@ -250,7 +250,7 @@ class Subscription:
         self.members.closed = True
         self.dispatcher.close()
         self._takeover.cancel()
-        self.members.close_all()
+        self.members.close_all(Exclusive())
 
 
 def _range_count(entries: BitMap) -> int:

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from pulsark.dispatch.subscription.hash_ring import HashRing
+from pulsark.dispatch.subscription.key_shared import KeyShared
 from pulsark.errors import ServerError
 from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import Client, Command, scenario
 
 TOPIC = "persistent://public/default/t"
@@ -81,3 +84,29 @@ async def test_key_shared_messages_come_without_an_epoch_and_are_not_acknowledge
     client.send(client.ack_command(ids[1], cumulative=True))
     response = (await client.take(Command.ACK_RESPONSE)).ackResponse
     assert response.error == ServerError.NotAllowedError
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+@scenario()
+async def test_consumers_of_a_topic_that_goes_hand_nothing_to_each_other(
+    broker, monkeypatch, domain: str
+) -> None:
+    """It would take half a second of the event loop for a thousand of them."""
+    topic, handed = TOPIC.replace("persistent", domain), []
+    client = Client(broker)
+    for consumer_id in range(1, 6):
+        assert await client.subscribe(topic, consumer_id=consumer_id, kind=KEY_SHARED) == 0
+    publisher = Client(broker)
+    sent = await publisher.produce(topic, 3)
+    monkeypatch.setattr(HashRing, "remove", lambda _, consumer: handed.append(consumer))
+    monkeypatch.setattr(KeyShared, "give_back", lambda _, position: handed.append(position))
+    await broker.broker.topics.unload(TopicName.parse(topic))
+    monkeypatch.undo()
+    closed = [await client.take(Command.CLOSE_CONSUMER) for _ in range(5)]
+    assert {each.close_consumer.consumer_id for each in closed} == {1, 2, 3, 4, 5}
+    assert handed == []
+    assert broker.broker.topics.get(TopicName.parse(topic)) is None
+    later = Client(broker)
+    assert await later.subscribe(topic, kind=KEY_SHARED) == 0
+    if domain == "persistent":
+        assert len(await later.deliveries()) == len(sent)
