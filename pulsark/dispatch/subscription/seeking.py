@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pulsark.limits import READER_GRACE_SECONDS
+from pulsark.dispatch.loop.turns import in_turns
+from pulsark.limits import CONSUMERS_LEAVING_AT_ONCE_MAX, READER_GRACE_SECONDS
 from pulsark.runtime import Done, new_done
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ class Seeking:
             async with members.changing:
                 with self.dispatcher.hold():
                     single = members.type.active
-                    for consumer in [single] if single is not None else members.type.consumers:
+                    closing = [single] if single is not None else members.type.consumers
+                    async for consumer in in_turns(closing, CONSUMERS_LEAVING_AT_ONCE_MAX):
                         consumer.connection.close_consumer(consumer)
                     await self._apply(change)
         finally:

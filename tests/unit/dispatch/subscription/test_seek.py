@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 
+from pulsark.dispatch.model.consumer import Consumer
+from pulsark.dispatch.subscription.key_shared import KeyShared
 from pulsark.errors import ServerError
+from pulsark.limits import CONSUMERS_LEAVING_AT_ONCE_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.position import Position
 from tests.support.broker_clients import (
@@ -212,6 +216,37 @@ async def test_who_is_closed_by_a_seek(broker: BrokerInMemory, kind: int, closed
     if kind == FAILOVER:
         last = [(await client.deliveries())[-1:] for client in clients]
         assert [delivery.payload for found in last for delivery in found][-1] == b"1"
+
+
+@scenario()
+async def test_a_seek_closes_many_consumers_in_turns(broker, monkeypatch) -> None:
+    """A thousand of Key_Shared would take half a second of the event loop."""
+    client = Client(broker)
+    await client.produce(TOPIC, 3)
+    for consumer_id in range(1, 41):
+        assert await client.subscribe(TOPIC, consumer_id=consumer_id, kind=KEY_SHARED) == 0
+    await client.deliveries()
+    loop, turns, left = asyncio.get_running_loop(), [0], []
+    remove = KeyShared.remove
+
+    def tick() -> None:
+        turns[0] += 1
+        if len(left) < 40:
+            loop.call_soon(tick)
+
+    def noted(type_: KeyShared, consumer: Consumer) -> None:
+        left.append(turns[0])
+        remove(type_, consumer)
+
+    monkeypatch.setattr(KeyShared, "remove", noted)
+    loop.call_soon(tick)
+    client.send(client.seek_command(EARLIEST_ID))
+    for _ in range(40):
+        await client.take(Command.CLOSE_CONSUMER)
+    assert await client.outcome() == 0
+    assert max(Counter(left).values()) <= CONSUMERS_LEAVING_AT_ONCE_MAX
+    assert await client.subscribe(TOPIC, kind=KEY_SHARED) == 0
+    assert len(await client.deliveries()) == 3
 
 
 @scenario()
