@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 
-def ports_of_several_brokers() -> tuple[int, int, int]:
+def ports_to_keep() -> tuple[int, int, int]:
     """Ports for all brokers to share, with room above them for each broker's own.
 
-    Those that the kernel gives may lie so that two of the brokers' own are one, and a restart,
-    which needs the same ports again, is refused. These are below what the kernel gives anybody.
+    A restart needs the same ports again. Those that the kernel gives may be another process's by
+    then, or lie so that two of the brokers' own are one. These are below what it gives anybody.
     """
     # Other workers of this run keep to other blocks: they must not take those of one that restarts.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw7").removeprefix("gw")) % 8
@@ -85,8 +85,8 @@ class Standalone:
         """Start and wait until it is ready."""
         ready = self.data_dir / f"{self.COMMAND}.json"
         ready.unlink(missing_ok=True)
-        if self._ports == (0, 0, 0) and (self.COMMAND == "cluster" or "--brokers" in self._args):
-            self._ports = ports_of_several_brokers()
+        if self._ports == (0, 0, 0):
+            self._ports = ports_to_keep()
         broker, web, flight = self._ports
         environment = {**os.environ, **self._env}
         command = [
