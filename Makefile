@@ -14,7 +14,7 @@ export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 # Tests start a thousand processes, and each would compile all sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint lint-types lint-sources check format sim planted chaos chaos-long bench docs-test test-clients test-suite proto lock clean
+.PHONY: help setup demo test strangers lint lint-types lint-sources check format sim planted chaos chaos-long bench docs-test test-clients test-suite proto lock clean
 
 help: ## what each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -36,7 +36,10 @@ demo: $(STAMP) .cache/jars.ok ## the flights of 2013 through a topic into a Spar
 test: $(STAMP) .cache/jars.ok ## everything that CI runs, in under 20 minutes
 	$(BIN)/python -m pytest -m 'not chaos' $(PARALLEL) tests/unit tests/contracts tests/sim tests/scripts $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m 'not chaos' -n 4 $(BY_FILE) tests/integration tests/hostile tests/fuzz $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m 'not chaos' -n 2 $(BY_FILE) tests/spark $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not chaos and not strangers' -n 2 $(BY_FILE) tests/spark tests/strangers $(PYTEST_ARGS)
+
+strangers: $(STAMP) .cache/jars.ok ## what outsiders would break: engines, routes, budgets, and every reported case
+	$(BIN)/python -m pytest -n 2 $(BY_FILE) tests/strangers $(PYTEST_ARGS)
 
 lint: $(STAMP) ## format, lint, types and dead code
 	$(MAKE) --jobs 2 --output-sync lint-types lint-sources

@@ -246,22 +246,17 @@ def reach(module: str) -> set[str]:
     return seen
 
 
-def is_function(node: ast.AST) -> bool:
-    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+LONG_FOR_A_REASON: dict[str, str] = {}
+"""Modules of more than 900 lines, and why each of them stays whole."""
 
 
-def test_modules_and_classes_are_small() -> None:
-    """As a rule, one noun each; who needs more room has found a second noun."""
-    long, wide = [], []
-    for module, path in modules().items():
-        if path.name.endswith("_pb2.py"):
-            continue
-        text = path.read_text()
-        if len(text.splitlines()) > 500:
-            long.append(module)
-        classes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ClassDef)]
-        wide += [f"{module}.{c.name}" for c in classes if sum(map(is_function, c.body)) > 30]
-    assert (long, wide) == ([], [])
+def test_long_modules_give_a_reason() -> None:
+    long = {
+        module
+        for module, path in modules().items()
+        if not path.name.endswith("_pb2.py") and len(path.read_text().splitlines()) > 900
+    }
+    assert long == set(LONG_FOR_A_REASON)
 
 
 def test_folders_that_stand_apart_import_only_what_is_named() -> None:
