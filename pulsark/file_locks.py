@@ -7,6 +7,8 @@ import fcntl
 import os
 from typing import TYPE_CHECKING
 
+from pulsark.private_files import SECRET_MODE
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -31,7 +33,7 @@ def lock_file(path: str, *, create: bool = False, wait: bool = False) -> int | N
     """
     flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
     try:
-        fd = os.open(path, flags, 0o644)
+        fd = os.open(path, flags, SECRET_MODE)
     except FileNotFoundError:
         if create:
             raise

@@ -16,6 +16,7 @@ from pulsark.cli.terminal.errors import CommandError
 from pulsark.config.addresses import who_may_come_in
 from pulsark.config.sources import load_settings
 from pulsark.log_format import start_logging
+from pulsark.private_files import create_privately
 from pulsark.runtime import hand_over_promptly
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def run(
     settings = found.settings
     for warning in found.warnings:
         print(f"pulsark: warning: {warning}", file=sys.stderr)
+    create_privately(settings.dataDirectoryAccess)
     start_logging(settings.logLevel, settings.logFormat)
     import uvloop
 

@@ -191,4 +191,5 @@ def _write_new(path: str, data: bytes, mode: int) -> None:
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror}") from error
     with open(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)  # the umask would keep a public key from its readers
         file.write(data)

@@ -18,6 +18,7 @@ from pulsark.config.checks import check_together
 from pulsark.config.policies import PolicySettings
 from pulsark.config.several_brokers import BROKER_NUMBERS, BROKERS_MAX
 from pulsark.config.spec import SCHEMA_COMPATIBILITY_STRATEGIES, port, setting
+from pulsark.private_files import ACCESSES
 
 _BYTES_MAX = 2**31 - 1
 
@@ -31,6 +32,15 @@ class Settings(PolicySettings):
     clusterName: str = setting("standalone", "", "Name of the cluster this broker belongs to")
     dataDir: str = setting(
         "data", "path", "Directory that holds everything a standalone stores", own=True
+    )
+    dataDirectoryAccess: str = setting(
+        "owner",
+        "",
+        "Who may read what this process stores: its user alone (owner), or also the group of the "
+        "files (group). The metadata store and locks are for the user in any case. Existing files "
+        "follow at the next start",
+        choices=ACCESSES,
+        own=True,
     )
     bookies: int = setting(
         1,

@@ -17,6 +17,7 @@ from pulsark.errors import MetadataError
 from pulsark.limits import METADATA_CHECK_SECONDS, METADATA_WAL_CHECK_BYTES_MAX
 from pulsark.metadata.history import History, StoreStart
 from pulsark.metadata.wal import first_loss
+from pulsark.private_files import create_secret
 from pulsark.runtime import OsDisk
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def open_file(path: str, identity: str, clock: Clock, *, accept_loss: bool) -> s
     _check_log(path, accept_loss=accept_loss)
     connection: sqlite3.Connection | None = None
     try:
+        create_secret(path)
         connection = connect(path)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pulsark.errors import ConfigError, PortInUseError, PulsarkError
 from pulsark.log_format import start_logging
+from pulsark.private_files import create_privately
 from pulsark.processes.duty import BEAT, BEAT_SECONDS, BOOKIE, Duty
 from pulsark.processes.until_signal import FAILED_STOP_SECONDS
 from pulsark.runtime import Runtime, collect_rarely, hand_over_promptly
@@ -125,6 +126,7 @@ def main() -> None:
     channel = _channel()
     duty = Duty.decode(_line(channel))
     settings = duty.settings
+    create_privately(settings.dataDirectoryAccess)
     start_logging(settings.logLevel, settings.logFormat, duty.role)
     import uvloop
 

@@ -32,6 +32,7 @@ from pulsark.config.several_brokers import of_broker, own_ports
 from pulsark.config.store_urls import STORES
 from pulsark.errors import ConfigError
 from pulsark.file_locks import lock_directory
+from pulsark.private_files import make_private
 from pulsark.processes.access import warn_of_access
 from pulsark.processes.bookkeeper_server import LOCK, BookieServer, room_for
 from pulsark.processes.bookkeeper_storage import client_settings
@@ -148,6 +149,7 @@ class LocalCluster:
 
     def _lock(self) -> None:
         self._data.mkdir(parents=True, exist_ok=True)
+        make_private(str(self._data), (), self._settings.dataDirectoryAccess)
         lock = lock_directory(str(self._data))
         if lock is None:
             raise ConfigError(

@@ -50,13 +50,14 @@ class OwnDisks:
         self._adopt = adopt
 
     def make_directories(self) -> None:
-        """Create all directories, so that they can be locked."""
+        """Create all directories, so that they can be locked, and make existing ones private."""
         disk = self._runtime.disk
         disk.make_dirs(self._data.path)
         for home in self._data.homes:
             with contextlib.suppress(OSError):  # opening the bookie will report it
                 disk.make_dirs(home.journal_dir)
                 disk.make_dirs(home.ledger_dir)
+        self._data.make_private(self._settings.dataDirectoryAccess)
 
     async def open_store(self, *, alone: bool) -> MetadataStore:
         """The metadata store, which is created with the first bookies only.

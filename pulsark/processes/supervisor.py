@@ -93,6 +93,7 @@ class Supervisor:
         settings = self._settings
         check_access(settings.bindAddress, insecure=settings.insecure or asks_for_login(settings))
         self._runtime.disk.make_dirs(self._data.path)
+        self._data.make_private(settings.dataDirectoryAccess)
         self._locks = self._cleanup.enter_context(locked_itself(self._data))
         with contextlib.suppress(OSError):  # the bookie's process will report it
             self._serves_no_more()  # a supervisor that was killed has left its addresses

@@ -12,6 +12,7 @@ BASE = (
     "errors",
     "limits",
     "patterns",
+    "private_files",
     "file_locks",
     "runtime",
     "tasks",

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING
 
 from pulsark.errors import ConfigError
 from pulsark.file_locks import LOCK_NAME, lock_directory
+from pulsark.private_files import make_private
 from pulsark.storage.bookie.fleet import BookieHome
-from pulsark.storage.roots.root_files import absolute
+from pulsark.storage.roots.root_files import ROOT_MARKER, absolute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -77,6 +78,15 @@ class DataDir:
         while len(homes) < known or f"bookie-{len(homes) + 1}" in names:
             homes.append(_default_home(told.path, len(homes) + 1))
         return cls(told.path, tuple(homes), told.roots)
+
+    def make_private(self, access: str) -> None:
+        """Repair the modes of all directories (``dataDirectoryAccess``).
+
+        A directory of ``tableRoots`` is repaired once it has the marker of a storage root.
+        """
+        homes = [path for home in self.homes for path in (home.journal_dir, home.ledger_dir)]
+        roots = [root for root in self.roots if os.path.isfile(os.path.join(root, ROOT_MARKER))]
+        make_private(self.path, [*homes, *roots], access)
 
     @property
     def metadata_path(self) -> str:

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pulsark.metadata.paths import TABLES, topic_at
+from pulsark.storage.roots.root_files import ROOT_MARKER
 from pulsark.storage.table.files.record import TableRecord
 from pulsark.storage.table.log.delta_log import CorruptCommitError, DeltaLog, attach_number
-from pulsark.storage.table.root_identity import MARKER, storage_root_of
+from pulsark.storage.table.root_identity import storage_root_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -130,5 +131,5 @@ def _version_in(disk: Disk, path: str) -> int:
 
 def markers(root: str) -> Iterator[str]:
     """The file that says which root it is."""
-    if os.path.exists(os.path.join(root, MARKER)):
-        yield MARKER
+    if os.path.exists(os.path.join(root, ROOT_MARKER)):
+        yield ROOT_MARKER

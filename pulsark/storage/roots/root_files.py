@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pulsark.runtime import AppendFile, ReadFile
 
 SCHEME: Final = "s3://"
+ROOT_MARKER: Final = "STORAGE_ROOT"
+"""The file on a root that has its id."""
 
 
 def in_object_store(path: str) -> bool:

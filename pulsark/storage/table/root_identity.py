@@ -22,7 +22,7 @@ from pulsark.metadata.paths import STORAGE_ROOTS, storage_root_at, storage_root_
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import run_in_worker
 from pulsark.storage.bookie.fleet import leave_out_ledger_ids
-from pulsark.storage.roots.root_files import in_object_store
+from pulsark.storage.roots.root_files import ROOT_MARKER, in_object_store
 from pulsark.storage.roots.store_pause import DeniedStoreError, PausedStoreError
 
 if TYPE_CHECKING:
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FORMAT_VERSION: Final = 1
-MARKER: Final = "STORAGE_ROOT"
-"""The file on a root that has its id."""
-
 ATTEMPTS: Final = 5
 """How often a root is looked at that another broker begins with at the same time."""
 
@@ -196,7 +193,7 @@ class _Commissioner:
 def _mark(files: RootFiles, root: str, root_id: str) -> None:
     """Give a new root its file, unless there is one, which another broker may have made."""
     files.make_dirs(root)
-    path, marker = f"{root}/{MARKER}", _marker(root_id)
+    path, marker = f"{root}/{ROOT_MARKER}", _marker(root_id)
     try:
         files.write_new(path, marker)
         if in_object_store(root):  # some do not know what If-None-Match means, and write
@@ -251,7 +248,7 @@ def _denied(root: str, error: DeniedStoreError) -> RefusedRootError:
 
 
 def _read_id(disk: RootFiles, root: str) -> str:
-    file = disk.open(f"{root}/{MARKER}")
+    file = disk.open(f"{root}/{ROOT_MARKER}")
     try:
         return str(json.loads(file.read(0, 4096))["rootId"])
     finally:
@@ -272,8 +269,8 @@ def check_root(disk: RootFiles, root: str, ids: Ids) -> None:
     except (OSError, ValueError, KeyError, TypeError) as e:
         what = "is not there" if isinstance(e, FileNotFoundError) else f"cannot be read ({e})"
         raise RefusedRootError(
-            f"storage root {root} is refused: its file {MARKER} {what}. Mount the right directory, "
-            "or let the job replicate_ledgers fill it again"
+            f"storage root {root} is refused: its file {ROOT_MARKER} {what}. Mount the right "
+            "directory, or let the job replicate_ledgers fill it again"
         ) from None
     if found != wanted:
         raise RefusedRootError(
@@ -285,7 +282,7 @@ def check_root(disk: RootFiles, root: str, ids: Ids) -> None:
 def put_in_service(disk: RootFiles, root: str, root_id: str) -> None:
     """Give a root its file: from now on it counts. Blocks."""
     disk.make_dirs(root)
-    disk.write_atomic(f"{root}/{MARKER}", _marker(root_id))
+    disk.write_atomic(f"{root}/{ROOT_MARKER}", _marker(root_id))
 
 
 def _marker(root_id: str) -> bytes:

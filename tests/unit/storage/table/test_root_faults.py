@@ -18,6 +18,7 @@ import pytest
 from pulsark.errors import StorageError
 from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.metadata.paths import STORAGE_ROOTS
+from pulsark.storage.roots.root_files import ROOT_MARKER
 from pulsark.storage.roots.store_pause import DeniedStoreError, PausedStoreError
 from pulsark.storage.table.files.record import SealedLedger, table_directory
 from pulsark.storage.table.files.seal_range import SealRange
@@ -25,7 +26,6 @@ from pulsark.storage.table.log.delta_log import DeltaLog, commit_name
 from pulsark.storage.table.process.process import Entries
 from pulsark.storage.table.repair import placed
 from pulsark.storage.table.root_identity import (
-    MARKER,
     RefusedRootError,
     StorageRoots,
     commission,
@@ -198,7 +198,7 @@ async def test_a_root_that_was_wiped_while_it_was_in_use_gets_nothing(world: Wor
     await world.is_whole([DIRECTORIES[0], DIRECTORIES[2]])
     assert "is refused" in await world.tables.roots.problem("/root-2")
     # The directory was only unmounted: everything is as it was.
-    world.disk.write_new(f"/root-2/{MARKER}", b'{"version": 1, "rootId": "another"}')
+    world.disk.write_new(f"/root-2/{ROOT_MARKER}", b'{"version": 1, "rootId": "another"}')
     assert "it is another" in await world.tables.roots.problem("/root-2")
     with pytest.raises(StorageError, match="is missing"):
         await world.tables.catch_up(NAME, DIRECTORIES[1])
@@ -310,7 +310,7 @@ def test_ids_of_roots_survive_a_restart_and_a_crash_at_each_step() -> None:
             assert len(set(first.ids.values())) == 3
             assert await commission(ROOTS, metadata, sim.runtime(disk)) == first
             # A root is wiped: it keeps its id, and gets no file by itself.
-            disk.remove(f"/root-1/{MARKER}")
+            disk.remove(f"/root-1/{ROOT_MARKER}")
             assert await commission(ROOTS, metadata, sim.runtime(disk)) == first
             assert disk.list("/root-1") == []
             # A new root cannot be written to: it is refused, and taken in when it can.
@@ -319,7 +319,7 @@ def test_ids_of_roots_survive_a_restart_and_a_crash_at_each_step() -> None:
             assert disk.list("/root-4") == []
             disk.name_errno = 0
             assert await commission([*ROOTS, "/root-4"], metadata, sim.runtime(disk)) == more
-            assert disk.list("/root-4") == [MARKER]
+            assert disk.list("/root-4") == [ROOT_MARKER]
 
         sim.run(main())
 
@@ -336,7 +336,7 @@ def test_a_root_whose_first_start_was_broken_off_is_in_service_after_the_next() 
             # As it is between the root's file and the record of it.
             await metadata.put(path, found.value.replace(b"true", b"false"), found.version)
             assert await commission(["/a"], metadata, sim.runtime(disk)) == first
-            disk.remove(f"/a/{MARKER}")
+            disk.remove(f"/a/{ROOT_MARKER}")
             await commission(["/a"], metadata, sim.runtime(disk))
             assert disk.list("/a") == []
 
@@ -578,7 +578,7 @@ def test_a_root_under_another_path_is_the_one_it_was() -> None:
             assert (again.ids, again.moved) == (before.ids, {"/c": "/a"})
             # A copy of a root that is there is none of them.
             disk.make_dirs("/d")
-            disk.write_new(f"/d/{MARKER}", disk.content(f"/a/{MARKER}"))
+            disk.write_new(f"/d/{ROOT_MARKER}", disk.content(f"/a/{ROOT_MARKER}"))
             copied = await commission(["/a", "/b", "/d"], metadata, runtime)
             with pytest.raises(StorageError, match="is refused"):
                 copied.check(disk, "/d")
