@@ -12,6 +12,13 @@ from __future__ import annotations
 TURN_SECONDS = 0.005
 """Time of an event-loop turn for work in the broker's run queue."""
 
+INTAKE_SECONDS = 4 * TURN_SECONDS
+"""Time of a turn for commands that have just arrived. Connections that read later in the turn
+postpone even their first command."""
+
+POSTPONED_SECONDS = TURN_SECONDS
+"""Time of a turn for postponed commands."""
+
 STALL_LOGGED_SECONDS = 0.25
 """Stalls of the event loop at least this long are logged."""
 

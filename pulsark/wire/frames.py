@@ -137,7 +137,7 @@ class FrameDecoder:
     def buffer_updated(self, nbytes: int) -> Iterator[tuple[pb.BaseCommand, bytes | None]]:
         """Commands in the ``nbytes`` just read, each with its entry or ``None``.
 
-        The iterator must be used up before the next read. It raises ``ProtocolError`` at the
+        The iterator must be used up before the next read of this decoder. It raises ``ProtocolError`` at the
         first frame that is wrong, after all frames before it.
         """
         if self._room is None:
@@ -223,16 +223,20 @@ class FrameDecoder:
     def _decode(
         self, received: memoryview | bytes
     ) -> Iterator[tuple[pb.BaseCommand, bytes | None]]:
+        """Copy the bytes now: the caller may take the first command in a later turn."""
         partial = self._partial
         if partial:
             partial += received
             if len(partial) < self._wanted:
-                return
+                return iter(())
             data = bytes(partial)
             partial.clear()
             self._wanted = 0
         else:
             data = bytes(received)
+        return self._commands(data)
+
+    def _commands(self, data: bytes) -> Iterator[tuple[pb.BaseCommand, bytes | None]]:
         unpack_sizes = _sizes.unpack_from
         parse, from_bytes = _parse, _from_bytes
         position = 0

@@ -1,7 +1,8 @@
 """The commands that arrived from one client: carried out in order, and a bounded part a turn.
 
 A turn has a deadline, and a number of requests that may begin in it. What is left when it is over
-waits in the broker's run queue, and the socket is not read meanwhile.
+waits in the broker's run queue, and the socket is not read meanwhile. If other connections have
+used up the time for new commands, everything that arrived waits there.
 """
 
 from __future__ import annotations
@@ -82,6 +83,10 @@ class CommandTurns:
         large = decoder.is_in_large_frame
         full = decoder.fills(nbytes)
         self._commands = decoder.buffer_updated(nbytes)
+        if self._run_queue.is_late():
+            self._began_enough = False
+            self._intake.leave_rest()
+            return
         polled_at = self._loop.time()
         if polled_at != self._polled_at:  # else the loop reads on in the same turn
             self._polled_at = polled_at
@@ -102,9 +107,9 @@ class CommandTurns:
         that began will take: they come first.
         """
         if self._began_enough:
-            self._loop.call_soon(self._run_queue.call, self._go_on)
+            self._loop.call_soon(self._run_queue.postpone, self._go_on)
         else:
-            self._run_queue.call(self._go_on)
+            self._run_queue.postpone(self._go_on)
 
     def take_steps(self, steps: Iterator[bool]) -> None:
         """Carry out a command in steps, the first one now, with the work of others in between.

@@ -3,6 +3,9 @@
 Work that may come in large amounts (a thousand subscriptions with entries to send, the consumers
 of a lost connection) waits in one queue of the broker. A turn of the loop runs it for some
 milliseconds; then sockets and timers are served, and the queue continues after them.
+
+Commands of clients that waited for a later turn have a line of their own with a share of each turn:
+however many they are, deliveries and other work of the broker do not stand in line behind them.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from pulsark.limits import TURN_SECONDS
+from pulsark.limits import INTAKE_SECONDS, POSTPONED_SECONDS, TURN_SECONDS
 
 if TYPE_CHECKING:
     from pulsark.runtime import Clock
@@ -27,28 +30,68 @@ class Step(NamedTuple):
     name: str
 
 
+class TurnShare:
+    """Time that one kind of work may take in one turn of the event loop."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._now = clock.monotonic
+        self._seconds = seconds
+        self._until: float | None = None
+        """The end of this turn's share; None before the first such work of the turn."""
+
+    def is_spent(self) -> bool:
+        """Return whether this kind of work has had its share of the current turn."""
+        now = self._now()
+        if self._until is None:
+            self._until = now + self._seconds
+            asyncio.get_running_loop().call_soon(self._end)
+            return False
+        return now >= self._until
+
+    def _end(self) -> None:
+        self._until = None
+
+
 class RunQueue:
     """First come, first served. What is put in has to be short: well below a turn."""
 
     def __init__(self, clock: Clock) -> None:
         self._now = clock.monotonic
         self._waiting: deque[Callable[[], object]] = deque()
+        self._postponed: deque[Callable[[], object]] = deque()
+        self._intake = TurnShare(clock, INTAKE_SECONDS)
         self._scheduled = False
         self._until = math.inf
         """While it is worked off, the end of the turn."""
         self._longest: tuple[float, Callable[[], object]] | None = None
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._postponed)
+
+    def is_late(self) -> bool:
+        """Return whether new commands of clients have had their share of this turn.
+
+        Each connection may carry out one command, however late it is. If very many connections have
+        one at the same moment, the later ones postpone theirs.
+        """
+        return self._intake.is_spent()
 
     def deadline(self) -> float:
         """The deadline of work that can be resumed later, such as a client's."""
-        now = self._now()
-        return min(now + (TURN_SECONDS / 4 if self._waiting else 2 * TURN_SECONDS), self._until)
+        now, others_wait = self._now(), self._waiting or self._postponed
+        return min(now + (TURN_SECONDS / 4 if others_wait else 2 * TURN_SECONDS), self._until)
 
     def call(self, work: Callable[[], object]) -> None:
         """Call it in this or a later turn."""
         self._waiting.append(work)
+        self._schedule()
+
+    def postpone(self, work: Callable[[], object]) -> None:
+        """Call a client's work in a later turn, in line with that of other clients."""
+        self._postponed.append(work)
+        self._schedule()
+
+    def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._work_off)
@@ -83,25 +126,33 @@ class RunQueue:
         return None if longest is None else Step(longest[0], _name(longest[1]))
 
     def _work_off(self) -> None:
-        waiting, now = self._waiting, self._now
-        begun = now()
-        self._until = until = begun + TURN_SECONDS
         try:
-            while waiting:
-                work = waiting.popleft()
-                work()
-                ended = now()
-                if ended >= until:
-                    if ended - begun > TURN_SECONDS:
-                        self._was_long(ended - begun, work)
-                    break
-                begun = ended
+            try:
+                self._work(self._waiting, TURN_SECONDS)
+            finally:
+                self._work(self._postponed, POSTPONED_SECONDS)
         finally:
             self._until = math.inf
             # Also when one of them fails, which the loop logs: the others go on.
-            self._scheduled = bool(waiting)
-            if waiting:
+            self._scheduled = len(self) > 0
+            if self._scheduled:
                 asyncio.get_running_loop().call_soon(self._work_off)
+
+    def _work(self, waiting: deque[Callable[[], object]], seconds: float) -> None:
+        if not waiting:
+            return
+        now = self._now
+        begun = now()
+        self._until = until = begun + seconds
+        while waiting:
+            work = waiting.popleft()
+            work()
+            ended = now()
+            if ended >= until:
+                if ended - begun > TURN_SECONDS:
+                    self._was_long(ended - begun, work)
+                return
+            begun = ended
 
     def _was_long(self, seconds: float, work: Callable[[], object]) -> None:
         if self._longest is None or self._longest[0] < seconds:
