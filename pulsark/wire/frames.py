@@ -137,8 +137,8 @@ class FrameDecoder:
     def buffer_updated(self, nbytes: int) -> Iterator[tuple[pb.BaseCommand, bytes | None]]:
         """Commands in the ``nbytes`` just read, each with its entry or ``None``.
 
-        The iterator must be used up before the next read of this decoder. It raises ``ProtocolError`` at the
-        first frame that is wrong, after all frames before it.
+        The iterator must be used up before this decoder reads again. It raises
+        ``ProtocolError`` at the first frame that is wrong, after all frames before it.
         """
         if self._room is None:
             received = _received[:nbytes]
