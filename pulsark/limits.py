@@ -167,7 +167,8 @@ QUERY_CLAIM_SECONDS = 3.0
 """A Spark query that is silent for longer loses its subscriptions to any query that asks."""
 
 QUERY_TOPICS_MAX = 200_000
-"""Most topics that all Spark queries together follow with subscriptions."""
+"""Most topics and places that all Spark queries together hold. A role holds at most as much as it
+leaves free."""
 
 # -- Flight ----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
@@ -33,6 +33,7 @@ from pulsark.admin.http.requests import (
 from pulsark.admin.pulsar.query_lag import described
 from pulsark.admin.pulsar.subscriptions import pass_over
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.loop.turns import answers_in_turns, in_turns
 from pulsark.dispatch.peers.topics_elsewhere import TopicsElsewhere
 from pulsark.dispatch.spark.query_claims import Query, QueryClaims, QueryProgress
 from pulsark.dispatch.topic.topic import Topic
@@ -45,6 +46,8 @@ from pulsark.wire.topic_name import TopicName
 router = Guarded(at=LEADER, prefix="/admin/v2/spark-queries", tags=["pulsark"])
 
 TEXT_CHARS_MAX = 256
+TOPIC_NAMES_PER_STEP = 200
+"""Names parsed and checked in one turn: about a millisecond."""
 _PARTITIONS_AT_ONCE = 50
 
 
@@ -87,8 +90,13 @@ async def list_queries(
 
 
 @router.put("/{query}", needs=in_body(T.CONSUME))
-async def claim(query: str, request: Request, claims: ClaimsOf, rights: RightsOf) -> Response:
-    """A query claims a subscription of topics, if it has one; 409 says who has it."""
+async def claim(
+    query: str, request: Request, broker: BrokerOf, claims: ClaimsOf, rights: RightsOf
+) -> Response:
+    """A query claims a subscription of topics, if it has one; 409 says who has it.
+
+    Topics that do not exist are left out.
+    """
     body = await json_object(request)
     client, subscription = body.get("client"), body.get("subscription")
     if not isinstance(client, str) or not isinstance(subscription, str | None):
@@ -97,12 +105,16 @@ async def claim(query: str, request: Request, claims: ClaimsOf, rights: RightsOf
         raise fail(412, f"query and client have at most {TEXT_CHARS_MAX} characters")
     if len(subscription or "") > SUBSCRIPTION_NAME_CHARS_MAX:
         raise fail(412, f"A subscription has at most {SUBSCRIPTION_NAME_CHARS_MAX} characters")
-    topics = {str(TopicName.parse(name).base) for name in strings(body.get("topics"), "topics")}
     known = claims.get(query)
     if known is not None and not await rights.owns(known.owner):
         raise fail(409, "This id belongs to another role's query")
-    await _check(rights, topics, subscription if known is None else known.subscription)
-    held = claims.claim(query, client, subscription, topics, rights.owner)
+    topics = await _permitted(
+        strings(body.get("topics"), "topics"),
+        rights,
+        subscription if known is None else known.subscription,
+    )
+    there = await _existing(broker, topics if known is None else topics - known.topics)
+    held = claims.claim(query, client, subscription, there, rights.owner)
     if held is not None:
         holder, topic = held
         raise fail(
@@ -116,7 +128,8 @@ async def claim(query: str, request: Request, claims: ClaimsOf, rights: RightsOf
 @router.post("/{query}", needs=in_body(T.CONSUME))
 async def renew(query: QueryOf, request: Request, claims: ClaimsOf) -> Response:
     """A query still runs; 404 if it has to claim again. ``positions``: up to where it has read."""
-    claims.renew(query.query_id, _positions(query, await json_object(request)))
+    found = _positions(await json_object(request))
+    claims.renew(query.query_id, {n: p for n, p in found.items() if _is_claimed(query, n)})
     return done()
 
 
@@ -159,7 +172,7 @@ async def create_subscriptions(
         await topic.registry.create(name, first, {}, durable=True)
         return True
 
-    return await _each(broker, query, request, create, TopicsElsewhere.subscribe_at)
+    return await _each(broker, query, request, rights, create, TopicsElsewhere.subscribe_at)
 
 
 @router.post("/{query}/acknowledge", needs=in_body(T.CONSUME))
@@ -179,7 +192,32 @@ async def acknowledge(
         await pass_over(subscription, min(through, topic.ledger.last_confirmed))
         return True
 
-    return await _each(broker, query, request, move, TopicsElsewhere.acknowledge)
+    return await _each(broker, query, request, rights, move, TopicsElsewhere.acknowledge)
+
+
+async def _permitted(names: Iterable[str], rights: Rights, subscription: str | None) -> set[str]:
+    """Return the topics of these names; 403 at the first that the client may not consume."""
+    found: set[str] = set()
+    async for name in in_turns(names, TOPIC_NAMES_PER_STEP):
+        topic = TopicName.parse(name).base
+        if str(topic) not in found:
+            await rights.check_topic(T.CONSUME, topic, subscription)
+            found.add(str(topic))
+    return found
+
+
+async def _existing(broker: Broker, topics: Collection[str]) -> set[str]:
+    """Return the topics that exist, with or without partitions."""
+
+    async def is_there(topic: str) -> bool:
+        try:
+            await broker.catalog.require_topic(TopicName.parse(topic))
+        except ClientError:
+            return False
+        return True
+
+    answers = answers_in_turns(is_there, list(topics))
+    return {topic async for topic, exists in answers if exists}
 
 
 async def _check(rights: Rights, topics: Iterable[str], subscription: str | None) -> None:
@@ -191,11 +229,14 @@ async def _each(
     broker: Broker,
     query: Query,
     request: Request,
+    rights: Rights,
     do: Callable[[Topic, Position], Awaitable[bool]],
     do_elsewhere: Callable[[TopicsElsewhere, TopicName, str, Position], Awaitable[bool]],
 ) -> Response:
     """Do something with partitions; the answer names those of which it could not be done."""
-    positions = list(_positions(query, await json_object(request)).items())
+    places = _positions(await json_object(request))
+    await _check_unclaimed(broker, query, rights, places)
+    positions = list(places.items())
     elsewhere, subscription = broker.topics_elsewhere(), _subscription(query)
 
     async def one(name: str, place: Position) -> str | None:
@@ -225,17 +266,30 @@ def _subscription(query: Query) -> str:
     return query.subscription
 
 
-def _positions(query: Query, body: Mapping[str, Any]) -> dict[str, Position]:
-    """By partition, all of the query's topics."""
+async def _check_unclaimed(
+    broker: Broker, query: Query, rights: Rights, partitions: Iterable[str]
+) -> None:
+    """412 for a partition of an existing topic that the query has not claimed.
+
+    Topics that did not exist are not among its claims, and each is answered as missing.
+    """
+    unclaimed = [name for name in partitions if not _is_claimed(query, name)]
+    there = await _existing(broker, {str(TopicName.parse(name).base) for name in unclaimed})
+    if there:
+        raise fail(412, f"{min(there)[:100]} is not one of the query's topics")
+    await _check(rights, unclaimed, query.subscription)
+
+
+def _is_claimed(query: Query, partition: str) -> bool:
+    return str(TopicName.parse(partition).base) in query.topics
+
+
+def _positions(body: Mapping[str, Any]) -> dict[str, Position]:
+    """Return the positions of a body, by partition."""
     given = body.get("positions", {})
     if not isinstance(given, dict) or len(given) > PLANNED_TOPICS_MAX:
         raise fail(412, f"positions: an object of at most {PLANNED_TOPICS_MAX} partitions")
-    found = {}
-    for name, place in given.items():
-        if str(TopicName.parse(name).base) not in query.topics:
-            raise fail(412, f"{name[:100]} is not one of the query's topics")
-        found[name] = position(place)
-    return found
+    return {str(TopicName.parse(name)): position(place) for name, place in given.items()}
 
 
 def _rate(given: Any) -> float:

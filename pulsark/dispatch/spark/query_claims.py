@@ -4,21 +4,28 @@ A query says so about twice a second. One that falls silent, because it was kill
 is gone, has lost its claims after ``QUERY_CLAIM_SECONDS``; after a restart of the broker queries
 claim again what they had. A query without a subscription claims nothing of anybody: it says how far
 it has read.
+
+All queries together hold a bounded number of topics and places, and each role its share of that.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import QUERY_CLAIM_SECONDS, QUERY_TOPICS_MAX
+from pulsark.rates.shares import SharedBudget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pulsark.runtime import Clock
     from pulsark.wire.position import Position
+
+
+_QUERY_ITSELF: Final = 1
+"""What a query holds beside its topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +64,10 @@ class QueryClaims:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._queries: dict[str, Query] = {}
+        """By id, the one that was silent longest first."""
         self._holders: dict[tuple[str, str], Query] = {}
-        self._known = 0
-        """Topics and places of all queries."""
+        self._budget = SharedBudget(QUERY_TOPICS_MAX)
+        """Queries, and their topics and places, by owner."""
 
     def claim(
         self,
@@ -73,16 +81,23 @@ class QueryClaims:
         self._drop_silent()
         wanted = set(topics)
         if subscription is not None:
-            for topic in sorted(wanted):
-                holder = self._holders.get((topic, subscription))
-                if holder is not None and holder.query_id != query_id:
-                    return holder, topic
+            held = {
+                topic: holder
+                for topic in wanted
+                if (holder := self._holders.get((topic, subscription))) is not None
+                and holder.query_id != query_id
+            }
+            if held:
+                topic = min(held)
+                return held[topic], topic
         query = self._queries.get(query_id)
-        self._make_room(len(wanted if query is None else wanted - query.topics))
         if query is None:
+            self._make_room(owner, _QUERY_ITSELF + len(wanted))
             query = Query(query_id, client, subscription, self._clock.now_ms(), 0.0, owner=owner)
             self._queries[query_id] = query
-        query.seen = self._clock.monotonic()
+        else:
+            self._make_room(query.owner, len(wanted - query.topics))
+        self._saw(query)
         query.topics |= wanted
         if query.subscription is not None:
             for topic in wanted:
@@ -95,9 +110,9 @@ class QueryClaims:
         if query is None:
             return False
         if read:
-            self._make_room(len(read.keys() - query.read.keys()))
+            self._make_room(query.owner, len(read.keys() - query.read.keys()))
             query.read.update(read)
-        query.seen = self._clock.monotonic()
+        self._saw(query)
         return True
 
     def release(self, query_id: str) -> bool:
@@ -105,7 +120,8 @@ class QueryClaims:
         query = self._queries.pop(query_id, None)
         if query is None:
             return False
-        self._known -= len(query.topics) + len(query.read)
+        held = _QUERY_ITSELF + len(query.topics) + len(query.read)
+        self._budget.give_back(query.owner, held)
         if query.subscription is not None:
             for topic in query.topics:
                 del self._holders[topic, query.subscription]
@@ -121,15 +137,22 @@ class QueryClaims:
         self._drop_silent()
         return list(self._queries.values())
 
-    def _make_room(self, more: int) -> None:
-        if self._known + more > QUERY_TOPICS_MAX:
+    def _saw(self, query: Query) -> None:
+        query.seen = self._clock.monotonic()
+        self._queries[query.query_id] = self._queries.pop(query.query_id)
+
+    def _make_room(self, owner: str | None, more: int) -> None:
+        if not self._budget.take(owner, more):
             raise ClientError(
-                ServerError.TooManyRequests, f"Queries follow {QUERY_TOPICS_MAX} topics already"
+                ServerError.TooManyRequests,
+                f"This role has its share of the {QUERY_TOPICS_MAX} topics that all Spark queries "
+                "together may follow",
             )
-        self._known += more
 
     def _drop_silent(self) -> None:
         now = self._clock.monotonic()
-        for query in list(self._queries.values()):
-            if now - query.seen > QUERY_CLAIM_SECONDS:
-                self.release(query.query_id)
+        while self._queries:
+            query = next(iter(self._queries.values()))
+            if now - query.seen <= QUERY_CLAIM_SECONDS:
+                return
+            self.release(query.query_id)

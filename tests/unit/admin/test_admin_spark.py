@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from pulsark.limits import COUNTED_ENTRIES_MAX, QUERY_CLAIM_SECONDS
+from pulsark.rates.shares import SharedBudget
+from pulsark.security.facts import Rules
+from pulsark.security.principal import Principal
 from pulsark.wire.position import Position
 from tests.support.admin_api import NAMESPACE, AdminApi
 from tests.support.wire_frames import entry_of
@@ -19,6 +24,18 @@ def api() -> Any:
     found = AdminApi(
         managedLedgerMaxEntriesPerLedger=2, managedLedgerMinLedgerRolloverTimeMinutes=0
     )
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def secured() -> Iterator[AdminApi]:
+    """Two roles may consume the topics of ``public/default``."""
+    found = AdminApi(rules=Rules({"root"}, (), True))
+    found.principal = Principal("root")
+    for role in ("greedy", "other"):
+        granted = found.post(f"/admin/v2/namespaces/public/default/permissions/{role}", ["consume"])
+        assert granted.status < 300
     yield found
     found.close()
 
@@ -142,7 +159,12 @@ def full(topic: str) -> str:
     return f"persistent://public/default/{topic}"
 
 
-def claim(api: AdminApi, query: str, *topics: str, subscription: str | None = "s") -> Any:
+def claim(
+    api: AdminApi, query: str, *topics: str, subscription: str | None = "s", make: bool = True
+) -> Any:
+    for topic in topics:
+        if make and api.get(f"{NAMESPACE}/{topic}/partitions").status == 404:
+            api.put(f"{NAMESPACE}/{topic}")
     body = {"client": f"{query}-host:1", "subscription": subscription, "topics": list(topics)}
     return api.put(f"{QUERIES}/{query}", body)
 
@@ -183,7 +205,7 @@ def test_bad_claims(api: AdminApi, monkeypatch: pytest.MonkeyPatch) -> None:
     assert api.put(f"{QUERIES}/a", {"client": "c", "subscription": "s", "topics": 1}).status == 400
     assert api.put(f"{QUERIES}/a", {"client": "c" * 300, "subscription": "s"}).status == 412
     assert claim(api, "a", "no/topic").status == 412
-    monkeypatch.setattr("pulsark.dispatch.spark.query_claims.QUERY_TOPICS_MAX", 1)
+    monkeypatch.setattr(api.app.state.queries, "_budget", SharedBudget(2))
     assert claim(api, "a", "t", "u").status == 429
     assert api.get(QUERIES).json == []
     assert claim(api, "a", "t").status == 204
@@ -191,6 +213,36 @@ def test_bad_claims(api: AdminApi, monkeypatch: pytest.MonkeyPatch) -> None:
     assert api.post(f"{QUERIES}/a", places(api, "t")).status == 429
     assert api.delete(f"{QUERIES}/a").status == 204
     assert claim(api, "a", "u").status == 204
+
+
+def test_topics_that_do_not_exist_are_not_claimed(api: AdminApi) -> None:
+    assert claim(api, "a", "t").status == 204
+    assert claim(api, "a", *(f"none{number}" for number in range(500)), make=False).status == 204
+    assert api.get(QUERIES).json[0]["topics"] == [full("t")]
+    assert claim(api, "b", "none1").status == 204
+
+
+def test_one_role_does_not_take_the_claims_of_all(
+    secured: AdminApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = secured
+    monkeypatch.setattr(api.app.state.queries, "_budget", SharedBudget(20))
+    names = [f"t{number}" for number in range(20)]
+    for name in names:
+        claim(api, "root", name)
+    api.delete(f"{QUERIES}/root")
+    api.principal = Principal("greedy")
+    taken = [claim(api, f"g{name}", name, make=False).status for name in names]
+    assert taken == [204] * 5 + [429] * 15
+    api.principal = Principal("other")
+    assert claim(api, "o", *names[:3], subscription="o", make=False).status == 204
+
+
+def test_names_are_checked_one_by_one_before_they_are_looked_up(secured: AdminApi) -> None:
+    secured.principal = Principal("nobody")
+    read = secured.broker.catalog.require_topic = Mock()  # type: ignore[method-assign]
+    assert claim(secured, "a", *(f"t{n}" for n in range(1000)), make=False).status == 401
+    assert read.call_count == 0
 
 
 # -- how far queries are -------------------------------------------------------------------------
@@ -261,7 +313,7 @@ def test_a_subscription_of_many_topics_is_made_and_moved_at_once(api: AdminApi) 
     for name in names:
         api.publish(name, b"a")
         api.publish(name, b"b")
-    claim(api, "a", *names, "gone")
+    claim(api, "a", *names, "gone", make=False)
     body = places(api, *names)
     body["positions"][full("gone")] = {"ledgerId": 1, "entryId": 0}
     assert api.put(f"{QUERIES}/a/subscriptions", body).json == {"missing": [full("gone")]}
@@ -283,6 +335,9 @@ def test_bad_places(api: AdminApi) -> None:
         do = api.put if path == "subscriptions" else api.post
         assert do(f"{QUERIES}/b/{path}", places(api, "t")).status == 412
         assert do(f"{QUERIES}/c/{path}", places(api, "t")).status == 404
+        gone = {"positions": {full("gone"): {"ledgerId": 1, "entryId": 0}}}
+        assert do(f"{QUERIES}/a/{path}", gone).json == {"missing": [full("gone")]}
+        claim(api, "d", "u")
         other = {"positions": {full("u"): {"ledgerId": 1, "entryId": 0}}}
         assert do(f"{QUERIES}/a/{path}", other).status == 412
         assert do(f"{QUERIES}/a/{path}", {"positions": [1]}).status == 412
