@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
+import socket
 import ssl
 import time
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -15,10 +17,22 @@ from pulsark.errors import PulsarkError
 if TYPE_CHECKING:
     from typing import Self
 
+log = logging.getLogger(__name__)
+
 TIMEOUT_SECONDS = 30.0
 FIRST_CONTACT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.05
-_PAUSE_SECONDS_MAX = 1.0
+_PAUSE_SECONDS_MAX = 0.5
+
+CONNECT_SECONDS = 1.0
+"""Seconds that one attempt to connect may take. The kernel accepts connections, however busy the
+broker is; the pauses between its own attempts would grow with the outage."""
+
+SILENT_SECONDS = 2
+"""Seconds without a sign of life from the other machine, after which a connection is given up."""
+
+_TOLD_SECONDS = 2.0
+"""Seconds of waiting for an absent broker after which the log says so."""
 
 
 class AdminError(PulsarkError):
@@ -83,6 +97,8 @@ class AdminClient:
         self._root = f"{parts.path.rstrip('/')}/admin/v2"
         self._connection: http.client.HTTPConnection | None = None
         self._answered = known
+        self.waited_s = 0.0
+        """Seconds spent so far on attempts without an answer, and on pauses between attempts."""
 
     def get(self, path: str) -> Any:
         """The JSON at a path; ``None`` if it is empty."""
@@ -104,9 +120,12 @@ class AdminClient:
         patience_s = self.patience_s
         if not self._answered:
             patience_s = min(patience_s, FIRST_CONTACT_SECONDS)
-        deadline = time.monotonic() + patience_s  # noqa: TID251 - its callers have no loop
+        began = time.monotonic()  # noqa: TID251 - its callers have no loop
+        deadline = began + patience_s
         pause_s = 0.0  # a kept-alive connection that the broker has dropped is retried at once
+        is_told = False
         while True:
+            tried = time.monotonic()  # noqa: TID251
             try:
                 answer = self._request(method, path, body)
                 problem = ""
@@ -120,15 +139,29 @@ class AdminClient:
             else:
                 if answer.status < 500:
                     self._answered = True
+                    self.waited_s += tried - began
+                    if is_told:
+                        log.warning("%s answers again, after %.0f s", self.url, tried - began)
                     return answer
-            if time.monotonic() + pause_s >= deadline:  # noqa: TID251
+            now = time.monotonic()  # noqa: TID251
+            if now + pause_s >= deadline:
+                self.waited_s += now - began
                 break
+            if not is_told and now - began >= _TOLD_SECONDS:
+                is_told = True
+                log.warning(
+                    "No answer from %s (%s), trying for %.0f s more",
+                    self.url,
+                    problem or answer.status,
+                    deadline - now,
+                )
             time.sleep(pause_s)  # noqa: TID251
             pause_s = min(max(pause_s * 2, _PAUSE_SECONDS), _PAUSE_SECONDS_MAX)
         if problem:
+            # The cause is told in the text: a second traceback would bury it.
             raise self.unavailable(
                 f"no answer from the admin API at {self.url} ({problem}); {self.advice}"
-            )
+            ) from None
         return answer
 
     def close(self) -> None:
@@ -162,12 +195,39 @@ class AdminClient:
     def _connect(self) -> http.client.HTTPConnection:
         """A connection, not yet open."""
         host, port = self._parts.hostname or "", self._parts.port
+        connection: http.client.HTTPConnection
         if self._parts.scheme == "https":
             context = self._credentials.ssl_context()
-            return http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
-        return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+            connection = http.client.HTTPSConnection(
+                host, port, timeout=self._timeout_s, context=context
+            )
+        else:
+            connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+        if self.patience_s:
+            # The only place that http.client has for options of a socket.
+            connection._create_connection = _connected  # type: ignore[attr-defined]  # noqa: SLF001
+        return connection
 
     def _headers(self, *, has_body: bool) -> dict[str, str]:
         """What each request carries."""
         headers = self._credentials.headers()
         return {**headers, "Content-Type": "application/json"} if has_body else headers
+
+
+def _connected(
+    address: tuple[str, int], timeout_s: float | None, source: tuple[str, int] | None = None
+) -> socket.socket:
+    """Return a socket that notices soon when the other machine is gone or back."""
+    limit_s = CONNECT_SECONDS if timeout_s is None else min(CONNECT_SECONDS, timeout_s)
+    found = socket.create_connection(address, limit_s, source)
+    found.settimeout(timeout_s)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", 1),
+        ("TCP_KEEPINTVL", 1),
+        ("TCP_KEEPCNT", SILENT_SECONDS),
+        ("TCP_USER_TIMEOUT", 1000 * SILENT_SECONDS),
+    ):
+        if (option := getattr(socket, name, None)) is not None:  # not all systems have all
+            found.setsockopt(socket.IPPROTO_TCP, option, value)
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import socket
 import ssl
 from collections.abc import Callable
 
@@ -159,3 +160,36 @@ def test_who_does_not_trust_the_broker_is_told_what_names_its_ca(
         AdminClient("http://broker:8080").get("/x")
     with pytest.raises(PulsarkError, match="; tlsTrustCertsFilePath names the file"):
         SparkAdmin("http://broker:8080", 0.0).get("/x")
+
+
+def test_waiting_for_an_absent_broker_is_counted_apart_from_its_answers(
+    serve: Callable[..., Broker], clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def slowly() -> tuple[int, bytes]:
+        clock.now += 7.0
+        return 200, b"1"
+
+    failing = [answers(503)] * 10
+    serve([*failing, slowly, slowly])
+    client = AdminClient("http://broker:8080", 60.0, known=True)
+    client.get("/a")
+    assert client.waited_s == pytest.approx(clock.now - 7.0)
+    assert 2.0 < client.waited_s <= 10 * module._PAUSE_SECONDS_MAX
+    before = client.waited_s
+    client.get("/a")
+    assert client.waited_s == before
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.partition(" (")[0] for text in said] == [
+        "No answer from http://broker:8080",
+        f"http://broker:8080 answers again, after {before:.0f} s",
+    ]
+
+
+def test_a_connection_notices_soon_that_the_other_machine_is_gone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()[:2]
+        with module._connected(address, 30.0) as found:
+            assert found.gettimeout() == 30.0
+            assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            limit_ms = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+            assert limit_ms == 1000 * module.SILENT_SECONDS

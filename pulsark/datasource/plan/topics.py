@@ -26,7 +26,11 @@ MANY_TOPICS = 8
 _LIST_SECONDS = 1.0
 _FRESH_SECONDS = 0.02
 _DUTY = 10
-"""Polls take at most about one part in this of the time."""
+"""Polls that cost little take at most about one part in this of the time."""
+
+_PAUSE_SECONDS_MAX = 1.0
+_COSTLY_DUTY = 2
+"""A poll that costs more than half of the longest pause is followed by this many times its cost."""
 
 States = Mapping[str, PartitionState]
 FirstSince = Callable[[str, int], MessageId]
@@ -37,8 +41,8 @@ behind its last one."""
 class TopicFinder:
     """The partitions of a query's topics, by name; remembers them for some milliseconds.
 
-    Spark asks a stream for its end every 10 ms while nothing happens; answers may be that old
-    without any harm, and are older where it takes long to get them.
+    Spark asks a stream for its end every 10 ms while nothing happens. A remembered answer is good
+    enough to begin a batch; only ``is_newer_than`` proves that there is nothing to read.
     """
 
     def __init__(self, options: Options, admin: SparkAdmin) -> None:
@@ -47,8 +51,8 @@ class TopicFinder:
         self._optional = self._pattern is not None or options.wait_for_topic
         self._compacted = options.read_compacted
         self._names = [] if self._pattern else topic_names(options.topics)
-        self._listed = _Age(_LIST_SECONDS)
-        self._known = _Age(_FRESH_SECONDS)
+        self._listed = _Age(_LIST_SECONDS, lambda: admin.waited_s)
+        self._known = _Age(_FRESH_SECONDS, lambda: admin.waited_s)
         self._states: dict[str, PartitionState] = {}
 
     def states(self, read: Mapping[str, MessageId] | None = None, *, fresh: bool = False) -> States:
@@ -73,6 +77,15 @@ class TopicFinder:
                     ]
                 self._states = {state.name: state for state in sorted(found, key=_by_name)}
         return self._states
+
+    def is_newer_than(self, moment: float) -> bool:
+        """Return whether all that is remembered was asked for at a monotonic time or later."""
+        listed = self._pattern is None or self._listed.asked_at >= moment
+        return listed and self._known.asked_at >= moment
+
+    def wait_until_due(self) -> None:
+        """Sleep until ``states`` would ask again."""
+        time.sleep(self._known.left_s)
 
     def reads(self, partition: str) -> bool:
         """Whether a partition, deleted or not, is one of the query's topics."""
@@ -106,25 +119,46 @@ class TopicFinder:
 
 
 class _Age:
-    """Remembers when something was fetched, and how long that took."""
+    """When something was fetched, and when to fetch it again.
 
-    def __init__(self, fresh_s: float) -> None:
+    The pause grows with what the fetch cost the broker. Waiting for a broker that is away costs
+    it nothing, and the first answer of a broker that has just started says little of the next.
+    """
+
+    def __init__(self, fresh_s: float, waited: Callable[[], float]) -> None:
+        """``waited``: the seconds that the client has waited for an absent broker so far."""
         self._fresh_s = fresh_s
+        self._waited = waited
         self._stale_at = float("-inf")
-        self._began = 0.0
+        self._began = self._waited_before = 0.0
+        self.asked_at = float("-inf")
+        """When the answer that is remembered was asked for."""
 
     @property
     def over(self) -> bool:
         """Whether it is time to fetch again."""
         return time.monotonic() >= self._stale_at
 
+    @property
+    def left_s(self) -> float:
+        """Seconds until it is time to fetch again."""
+        return max(self._stale_at - time.monotonic(), 0.0)
+
     def __enter__(self) -> None:
-        self._began = time.monotonic()
+        self._began, self._waited_before = time.monotonic(), self._waited()
 
     def __exit__(self, kind: Any, *_: object) -> None:
         if kind is None:
             now = time.monotonic()
-            self._stale_at = now + max(self._fresh_s, _DUTY * (now - self._began))
+            self.asked_at = self._began
+            pause_s = self._fresh_s
+            if self._waited() == self._waited_before:
+                pause_s = max(pause_s, _pause_after(now - self._began))
+            self._stale_at = now + pause_s
+
+
+def _pause_after(cost_s: float) -> float:
+    return max(min(_DUTY * cost_s, _PAUSE_SECONDS_MAX), _COSTLY_DUTY * cost_s)
 
 
 def _by_name(state: PartitionState) -> tuple[str, int]:

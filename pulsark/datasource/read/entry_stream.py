@@ -42,6 +42,13 @@ _RETRIED = (
     OSError,
 )
 
+_CHANNEL_OPTIONS = [
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
+"""gRPC's own pause between connections grows to two minutes, whatever the caller's is."""
+
 _clients: dict[str, fl.FlightClient] = {}
 
 
@@ -207,7 +214,7 @@ def _client(url: str, credentials: Credentials) -> fl.FlightClient:
     client = _clients.get(url)
     if client is None:
         secured = credentials.for_flight() if url.startswith("grpc+tls:") else {}
-        client = _clients[url] = fl.connect(url, **secured)
+        client = _clients[url] = fl.connect(url, generic_options=_CHANNEL_OPTIONS, **secured)
     return client
 
 

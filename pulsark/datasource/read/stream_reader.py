@@ -10,6 +10,7 @@ journalled batch and must plan the same messages again.
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -91,23 +92,39 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember the ends as of now: such a query stops there."""
-        self._target = self._ends(StreamOffset({}), self._states())
+        self._target = self._ends(StreamOffset({}), self._states(fresh=True))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch: everything durable, or as much as the limits allow."""
         begin = StreamOffset.from_json(start)
-        states = self._states(begin)
-        self._follow(begin)
-        if self._target is not None:
-            end = self._up_to_target(begin, states, self._target)
-        else:
+        return self._latest(begin, limit, begin)
+
+    def _latest(
+        self, begin: StreamOffset, limit: ReadLimit, known: StreamOffset | None
+    ) -> dict[str, Any]:
+        """``known``: the end of what Spark has read, if that can be known.
+
+        Spark takes an end that it knows for the proof that nothing is left to read, and ends
+        ``processAllAvailable`` by it. So that answer is never older than the question.
+        """
+        finder = self._topics()
+        asked_at = time.monotonic()
+        while True:
+            states = self._states(begin)
+            self._follow(begin)
+            if self._target is not None:
+                end = self._up_to_target(begin, states, self._target)
+                break
             end = self._ends(begin, states)
+            if finder.is_newer_than(asked_at) or known not in (None, end):
+                break
+            self._acknowledge_if_idle(begin, known is not None)
+            finder.wait_until_due()
         end = self._admission().admit(begin, end, states, limit, wait=self._target is None)
         self._planned = end
         self._answered = end, states
-        end_json = end.to_json()
-        self._acknowledge_if_idle(begin, end_json == start)
-        return end_json
+        self._acknowledge_if_idle(begin, end == begin)
+        return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """The newest message of every partition, for the query's progress and its listener."""

@@ -53,7 +53,7 @@ class UnlimitedStreamReader(PulsarkStreamReader):
     ) -> dict[str, Any]:
         """Everything durable. What was planned before is done, or the query would have failed."""
         begin = self._begin if self._begin is not None else StreamOffset({})
-        return super().latestOffset(begin.to_json(), ReadAllAvailable())
+        return self._latest(begin, ReadAllAvailable(), self._begin)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The splits of a batch."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -710,10 +711,10 @@ def test_polling_while_nothing_happens_costs_few_requests(broker: FakeBroker) ->
     broker.create("t")
     reader = PulsarkStreamReader(options(broker, True), RAW, COLUMNS_READ)
     start = reader.initialOffset()
-    before = len(broker.requests)
-    for _ in range(50):
+    before, began = len(broker.requests), time.monotonic()
+    for _ in range(20):
         assert reader.latestOffset(start, ReadAllAvailable()) == start
-    assert len(broker.requests) - before <= 5
+    assert len(broker.requests) - before <= (time.monotonic() - began) / 0.02 + 3
 
 
 def test_a_reader_can_be_pickled_for_the_tasks(broker: FakeBroker) -> None:
