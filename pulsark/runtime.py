@@ -16,6 +16,7 @@ import os
 import queue
 import random
 import resource
+import stat
 import sys
 import threading
 import time
@@ -78,6 +79,13 @@ class Disk(Protocol):
 
     def open(self, path: str) -> ReadFile:
         """Open an existing file for reading."""
+
+    def open_below(self, top: str, name: str) -> ReadFile:
+        """Open an existing file below a directory for reading.
+
+        Raises ``OSError`` if a component of ``name`` is a link or ``..``, or if the file is a
+        device, a pipe or another thing that is not a plain file.
+        """
 
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted; empty if the directory does not exist."""
@@ -274,6 +282,21 @@ class OsDisk:
     def open(self, path: str) -> ReadFile:
         return _OsReadFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
+    def open_below(self, top: str, name: str) -> ReadFile:
+        *directories, last = name.split("/")
+        found = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for each in directories:
+                found = _opened_in(found, each, os.O_DIRECTORY)
+            found = _opened_in(found, last, os.O_NONBLOCK)  # a pipe must not wait for a writer
+            if not stat.S_ISREG(os.fstat(found).st_mode):
+                raise OSError(errno.EINVAL, "not a plain file")
+        except OSError as error:
+            os.close(found)
+            error.filename = f"{top}/{name}"
+            raise
+        return _OsReadFile(found)
+
     def list(self, path: str) -> list[str]:
         return sorted(os.listdir(path)) if os.path.isdir(path) else []
 
@@ -354,6 +377,15 @@ class OsDisk:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def _opened_in(directory: int, name: str, flags: int) -> int:
+    """Open a name in an open directory, which is closed if that succeeds."""
+    if name in ("", ".", ".."):
+        raise OSError(errno.EINVAL, "not a name in a directory")
+    found = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, dir_fd=directory)
+    os.close(directory)
+    return found
 
 
 class ThreadWorker:

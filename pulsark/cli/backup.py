@@ -19,7 +19,7 @@ from pulsark.runtime import OsDisk, SystemClock
 from pulsark.storage.backup.data_dir import DataDir, locked
 from pulsark.storage.backup.make import Backup
 from pulsark.storage.backup.manifest import Manifest, read_manifest
-from pulsark.storage.backup.restore import check_empty, restore
+from pulsark.storage.backup.restore import check_directories, check_empty, restore
 
 SAID_EVERY_SECONDS = 2.0
 
@@ -76,6 +76,7 @@ def run_restore(backup: str, data_dir: str, conf: str | None, *, as_json: bool) 
     manifest = read_manifest(disk, backup)
     data = _data_dir(data_dir, conf, disk, manifest.highest_place)
     with _disk_errors():
+        check_directories(data)
         check_empty(data, disk)
         disk.make_dirs(data.path)
         for home in data.homes[: manifest.highest_place]:

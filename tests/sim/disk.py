@@ -184,6 +184,9 @@ class SimDisk:
         self._check_alive()
         return SimReadFile(self, _absolute(path), self._inode(path))
 
+    def open_below(self, top: str, name: str) -> SimReadFile:
+        return self.open(f"{top}/{name}")
+
     def list(self, path: str) -> list[str]:
         self._check_alive()
         if self._listings is None:

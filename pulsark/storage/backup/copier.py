@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from typing import TYPE_CHECKING
 
 import google_crc32c
+
+from pulsark.storage.backup.manifest import BackupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from pulsark.runtime import Disk
 
 CHUNK_BYTES = 1 << 20
+_NO_PLAIN_FILE = (errno.ELOOP, errno.ENOTDIR, errno.EINVAL, errno.ENXIO)
 
 
 class Copier:
@@ -29,15 +33,25 @@ class Copier:
         """Where a file of the target is."""
         return f"{self.target}/{name}"
 
-    def copy(self, source: str, name: str) -> None:
-        """Copy what a file has now, unless it is there already; nothing if it is gone."""
+    def copy(self, top: str, below: str, name: str) -> None:
+        """Copy what a file below a directory has now, unless it is there already.
+
+        Do nothing if the file is gone. ``BackupError`` if the file is reached through a link.
+        """
         try:
-            size = self._disk.size(source)
+            size = self._disk.size(f"{top}/{below}")
             if name in self.files and self.files[name][0] == size:
                 return
-            file = self._disk.open(source)
+            file = self._disk.open_below(top, below)
         except FileNotFoundError:
             return
+        except OSError as error:
+            if error.errno not in _NO_PLAIN_FILE:
+                raise
+            raise BackupError(
+                f"{top}/{below} is a link, lies behind one, or is not a plain file. Nothing that "
+                "Pulsark stores is: put the file itself there"
+            ) from error
         try:
             self.drop(name)
             self._disk.make_dirs(os.path.dirname(self.path(name)))

@@ -179,25 +179,25 @@ class Backup:
             for directory in ("journal", "ledgers"):
                 source = home.journal_dir if directory == "journal" else home.ledger_dir
                 name = f"{place}/{directory}/{IDENTITY_NAME}"
-                self._copier.copy(f"{source}/{IDENTITY_NAME}", name)
+                self._copier.copy(source, IDENTITY_NAME, name)
         tables = known_tables(store.nodes)
         self._copy_tables(tables)
         for root, prefix in self._roots():
             for name in root_markers(root):
-                self._copier.copy(f"{root}/{name}", f"{prefix}/{name}")
+                self._copier.copy(root, name, f"{prefix}/{name}")
             for table in tables:
                 for name in log_files(self._disk, root, table):
-                    self._copier.copy(f"{root}/{name}", f"{prefix}/{name}")
+                    self._copier.copy(root, name, f"{prefix}/{name}")
 
     def _copy_segment(self, place: str, home: BookieHome, number: int) -> None:
         name = segment_name(number)
-        self._copier.copy(f"{home.journal_dir}/{name}", f"{place}/journal/{name}")
+        self._copier.copy(home.journal_dir, name, f"{place}/journal/{name}")
 
     def _copy_tables(self, tables: list[KnownTable]) -> None:
         for root, prefix in self._roots():
             for table in tables:
                 for name in data_files(root, table):
-                    self._copier.copy(f"{root}/{name}", f"{prefix}/{name}")
+                    self._copier.copy(root, name, f"{prefix}/{name}")
 
     def _roots(self) -> Iterator[tuple[str, str]]:
         """Storage roots, and where they are in the backup; none if they are elsewhere."""

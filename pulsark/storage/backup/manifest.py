@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 
 from pulsark.errors import PulsarkError
+from pulsark.file_locks import LOCK_NAME
+from pulsark.storage.roots.root_files import check_relative
 
 if TYPE_CHECKING:
     from pulsark.runtime import Disk
@@ -17,8 +19,11 @@ if TYPE_CHECKING:
 MANIFEST_NAME = "backup.json"
 METADATA_NAME = "metadata.db"
 FORMAT_VERSION = 1
+KINDS = ("journal", "ledgers")
+"""The two directories of a bookie."""
 
-_place = re.compile(r"bookie-(\d+)(/|$)")
+_place = re.compile(r"bookie-([1-9]\d?)(/|$)")
+_bookie = re.compile(r"bookie-[1-9]\d?")
 
 
 class BackupError(PulsarkError):
@@ -71,8 +76,10 @@ def read_manifest(disk: Disk, backup: str) -> Manifest:
     path = f"{backup}/{MANIFEST_NAME}"
     try:
         size = disk.size(path)
-        file = disk.open(path)
-    except (FileNotFoundError, NotADirectoryError):
+        file = disk.open_below(backup, MANIFEST_NAME)
+    except OSError as e:
+        if not isinstance(e, FileNotFoundError | NotADirectoryError):
+            raise BackupError(f"{path} cannot be read: {e.strerror}") from e
         raise BackupError(
             f"{backup} is no complete backup: there is no {path}, which is written last. "
             "Give the directory that `pulsark backup` has filled; if that was interrupted, make "
@@ -83,14 +90,60 @@ def read_manifest(disk: Disk, backup: str) -> Manifest:
         body = sealed["backup"]
         if google_crc32c.value(body.encode()) != sealed["crc32c"]:
             raise ValueError("its checksum differs")
-        fields = json.loads(body)
-        version = fields.pop("version")
+        fields = json.loads(body, object_pairs_hook=_without_repeats)
+        version = int(fields.pop("version"))
         if version > FORMAT_VERSION:
             raise BackupError(f"{path} has version {version}; this release knows {FORMAT_VERSION}")
-        files = {name: (entry[0], entry[1]) for name, entry in fields.pop("files").items()}
-        places, missing = tuple(fields.pop("places")), tuple(fields.pop("missing"))
-        return Manifest(places=places, missing=missing, files=files, **fields)
-    except (KeyError, TypeError, ValueError) as e:
+        return _manifest_of(fields)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as e:
         raise BackupError(f"{path} is damaged ({e}): use another backup") from e
     finally:
         file.close()
+
+
+def _manifest_of(fields: dict[str, Any]) -> Manifest:
+    """Check everything that becomes a path or a number; raises ``ValueError`` and the like.
+
+    The checksum proves only that the manifest is whole: anybody can compute it.
+    """
+    files: dict[str, tuple[int, int]] = {}
+    for name, (size, crc) in fields.pop("files").items():
+        if name != METADATA_NAME:
+            _check_name(name)
+        if int(size) < 0:
+            raise ValueError(f"{name!r} has a negative size")
+        files[name] = int(size), int(crc)
+    directories = {parent for name in files for parent in _parents(name)}
+    if both := directories & files.keys():
+        raise ValueError(f"{min(both)!r} is a file and a directory")
+    places = tuple(map(str, fields.pop("places")))
+    if not all(map(_bookie.fullmatch, places)):
+        raise ValueError("it names places that no bookie has")
+    return Manifest(
+        store_id=str(fields.pop("store_id")),
+        mark=int(fields.pop("mark")),
+        created_ms=int(fields.pop("created_ms")),
+        places=places,
+        files=files,
+        missing=tuple(map(str, fields.pop("missing"))),
+    )
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("it has a name twice")
+    return found
+
+
+def _check_name(name: str) -> None:
+    check_relative(name)
+    place, _, rest = name.partition("/")
+    kind, _, below = rest.partition("/")
+    if not _bookie.fullmatch(place) or kind not in KINDS or not below or below == LOCK_NAME:
+        raise ValueError(f"{name!r} is not a file of a data directory")
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,27 @@ def check_empty(data: DataDir, disk: Disk) -> None:
             )
 
 
+def check_directories(data: DataDir) -> None:
+    """Raise ``BackupError`` if a link below the data directory leads to a bookie's directories.
+
+    A directory elsewhere is named by ``journalDirectories`` or ``ledgerDirectories``: what a
+    restore writes to is to be told by its user and not by what lies in the target.
+    """
+    for home in data.homes:
+        for path in (home.journal_dir, home.ledger_dir):
+            below = os.path.relpath(path, data.path)
+            if below.startswith(".."):
+                continue
+            parts = below.split("/")
+            for count in range(1, len(parts) + 1):
+                link = os.path.join(data.path, *parts[:count])
+                if os.path.islink(link):
+                    raise BackupError(
+                        f"{link} is a link: remove it, or name the directory that it leads to in "
+                        "journalDirectories and ledgerDirectories"
+                    )
+
+
 def restore(
     manifest: Manifest,
     backup: str,
@@ -48,6 +70,7 @@ def restore(
             f"the backup has bookies up to {manifest.places[-1]}, and there are directories for "
             f"{len(data.homes)}: set journalDirectories and ledgerDirectories for all of them"
         )
+    check_directories(data)
     homes = {f"bookie-{number}": home for number, home in enumerate(data.homes, 1)}
     for name in _in_order(manifest.files):
         place, _, rest = name.partition("/")
@@ -60,7 +83,9 @@ def restore(
         else:
             raise BackupError(f"{backup}: {name} is not a file of a data directory")
         copier = Copier(disk, os.path.dirname(path), copied)
-        copier.copy(f"{backup}/{name}", os.path.basename(path))
+        with contextlib.suppress(FileNotFoundError):  # what follows says so
+            if disk.size(f"{backup}/{name}") == manifest.files[name][0]:
+                copier.copy(backup, name, os.path.basename(path))
         if copier.files.get(os.path.basename(path)) != manifest.files[name]:
             raise BackupError(
                 f"{backup}/{name} is not as it was written: use another backup, and remove "

@@ -27,6 +27,18 @@ def absolute(root: str) -> str:
     return root.rstrip("/") if in_object_store(root) else os.path.abspath(root)
 
 
+def check_relative(name: str) -> str:
+    """Return a name that leads below the directory that it is joined to.
+
+    Raises ``ValueError`` for every other name. Names come from logs of tables, from documents of
+    the metadata store and from lists of backups, which somebody else may have written.
+    """
+    parts = name.split("/")
+    if not all(parts) or not {".", ".."}.isdisjoint(parts) or not name.isprintable():
+        raise ValueError(f"{name[:200]!r} is not the name of a file below a directory")
+    return name
+
+
 class RootFiles(Protocol):
     """All calls block, and raise ``OSError``. What has returned is durable.
 

@@ -20,7 +20,7 @@ from pulsark.metadata.documents import check_version
 from pulsark.metadata.pages import names_below
 from pulsark.metadata.paths import DOOMED_TABLES, doomed_table_path, table_path
 from pulsark.runtime import Worker, run_in_worker
-from pulsark.storage.table.files.record import TableRecord
+from pulsark.storage.table.files.record import TableRecord, check_directory
 from pulsark.storage.table.files.root_files import remove_tree
 from pulsark.wire.topic_name import TopicName
 
@@ -60,7 +60,7 @@ class TableToDelete:
         try:
             document = json.loads(value)
             check_version(document, FORMAT_VERSION)
-            directories = tuple(map(str, document["directories"]))
+            directories = tuple(check_directory(str(path)) for path in document["directories"])
             return cls(table_id, str(document["topic"]), directories)
         except (KeyError, TypeError, ValueError) as e:
             raise MetadataError(f"{doomed_table_path(table_id)} cannot be read: {e!r}") from e

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pulsark.errors import CorruptMetadataError, StorageError
 from pulsark.metadata.documents import check_version
 from pulsark.schemas.column_types import BINARY, ColumnType, merged
+from pulsark.storage.roots.root_files import check_relative
 
 if TYPE_CHECKING:
     from pulsark.wire.topic_name import TopicName
@@ -41,6 +42,15 @@ def table_directory(root: str, topic: TopicName, table_id: str) -> str:
     return f"{root}/{tenant}/{namespace}/{table_id}"
 
 
+def check_directory(path: str) -> str:
+    """Return a table's directory; ``ValueError`` if it is not three names below a storage root.
+
+    With ``..`` among them, the directory of a known root would lead outside of it.
+    """
+    check_relative("/".join(path.rsplit("/", 3)[1:]))
+    return path
+
+
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """A Parquet file with all rows of consecutive entries of one ledger.
@@ -58,6 +68,9 @@ class DataFile:
     size: int
     crc32c: int
     statistics: Statistics
+
+    def __post_init__(self) -> None:
+        check_relative(self.path)
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in documents."""
@@ -308,10 +321,12 @@ class TableRecord:
             document = json.loads(value)
             check_version(document, FORMAT_VERSION)
             intent = document["intent"]
+            table_id = str(document["tableId"])
+            check_directory(f"/{table_id}")
             return cls(
-                str(document["tableId"]),
+                table_id,
                 int(document["createdMs"]),
-                tuple(map(str, document["roots"])),
+                tuple(check_directory(str(path)) for path in document["roots"]),
                 Intent.from_json(intent) if intent is not None else None,
                 bool(document["pending"]),
                 document.get("value", BINARY),
@@ -423,7 +438,10 @@ class SealedLedger:
                 int(document["ledgerId"]),
                 int(document["partition"]),
                 tuple(DataFile.from_json(file) for file in document["files"]),
-                tuple(LeftFile(str(path), int(time)) for path, time in document["left"]),
+                tuple(
+                    LeftFile(check_relative(str(path)), int(time))
+                    for path, time in document["left"]
+                ),
             )
         except (KeyError, TypeError, ValueError) as e:
             raise CorruptMetadataError(f"the record {path} cannot be read: {e!r}") from e

@@ -36,5 +36,5 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
 
     target = tmp_path / "target"
     with pytest.raises(OSError, match="No space left") as caught:
-        Copier(FullDisk(), str(target), lambda size: None).copy(str(tmp_path / "source"), "file")
+        Copier(FullDisk(), str(target), lambda size: None).copy(str(tmp_path), "source", "file")
     assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, f"{target}/file")
