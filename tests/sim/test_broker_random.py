@@ -111,7 +111,7 @@ def deduplication_marks_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
 def what_was_erased_stays_in_memory(patch: pytest.MonkeyPatch) -> None:
     """The cache of a topic, and what its subscriptions have read ahead."""
     patch.setattr(erasing_here, "_forget_content", lambda topic: None)
-    patch.setattr(Acknowledgements, "from_others", lambda self, acks: None)
+    patch.setattr(Acknowledgements, "erased", lambda self, acks: None)
 
 
 PLANTED: dict[Callable[[pytest.MonkeyPatch], None], str] = {

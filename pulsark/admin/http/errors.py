@@ -20,6 +20,7 @@ from pulsark.metadata.records import (
     InvalidResourceError,
 )
 from pulsark.schemas.definition import InvalidSchemaDataError
+from pulsark.storage.cursor.owners import CursorNameError
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ def status_of(error: PulsarkError) -> int:
     """The status with which an error is answered."""
     if isinstance(error, InvalidSchemaDataError):
         return 422
-    if isinstance(error, NamespaceFullError):
+    if isinstance(error, NamespaceFullError | CursorNameError):
         return 412
     if isinstance(error, ClientError):
         return _STATUS_OF_CODE.get(error.code, 500)

@@ -12,7 +12,6 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from pulsark.admin.http.broker_calls import call_of
-from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, namespace
 from pulsark.admin.http.merging import all_done
 from pulsark.admin.http.paths import BUNDLE
@@ -20,15 +19,15 @@ from pulsark.admin.http.places import EachBroker
 from pulsark.admin.http.requests import BrokerOf, NamespaceOf, done, unquoted
 from pulsark.admin.pulsar.bundles import checked_bundle
 from pulsark.admin.pulsar.policies import existing_namespace
-from pulsark.admin.pulsar.subscriptions import pass_over
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop.turns import in_turns
-from pulsark.dispatch.model.interfaces import is_system_subscription
 from pulsark.dispatch.subscription.subscription import Subscription
 from pulsark.errors import ClientError, ServerError
 from pulsark.metadata.paths import managed_ledger_path
 from pulsark.security.operations import NamespaceOperation as N
+from pulsark.storage.cursor.owners import CursorOwner, check_owner, is_system_cursor
 from pulsark.storage.managed_ledger.managed_ledger import read_record
+from pulsark.wire.position import LATEST
 from pulsark.wire.topic_name import TopicName
 
 router = Guarded(
@@ -52,7 +51,9 @@ async def clear_backlog(
     subscription: str = "",
 ) -> Response:
     """Acknowledge everything there is, for all subscriptions or those of a name."""
-    await _each(broker, request, name, bundle, unquoted(subscription), _clear)
+    wanted = unquoted(subscription)
+    check_owner(wanted, CursorOwner.CLIENTS)
+    await _each(broker, request, name, bundle, wanted, _clear)
     return done()
 
 
@@ -65,14 +66,13 @@ async def unsubscribe(
 ) -> Response:
     """Delete the subscriptions of a name; 412 if one has consumers."""
     wanted = unquoted(subscription)
-    if is_system_subscription(wanted):
-        raise fail(412, f"{wanted} is one of the broker's own subscriptions")
+    check_owner(wanted, CursorOwner.CLIENTS)
     await _each(broker, request, name, bundle, wanted, Subscription.delete)
     return done()
 
 
 async def _clear(subscription: Subscription) -> None:
-    await pass_over(subscription, subscription.topic.ledger.last_confirmed)
+    await subscription.acks.administered_through(LATEST)
 
 
 async def _each(
@@ -102,9 +102,7 @@ async def _each(
                     continue  # deleted meanwhile
                 raise
             for subscription in list(loaded.subscriptions.values()):
-                if wanted in ("", subscription.name) and not is_system_subscription(
-                    subscription.name
-                ):
+                if wanted in ("", subscription.name) and not is_system_cursor(subscription.name):
                     await do(subscription)
 
 

@@ -45,11 +45,10 @@ from pulsark.dispatch.policies.policies import auto_topic_creation
 from pulsark.dispatch.subscription.stored_topic import EntrySource
 from pulsark.dispatch.subscription.subscription import Subscription
 from pulsark.dispatch.topic.topic import Topic
-from pulsark.dispatch.topics.consumer_admission import check_subscription_name
 from pulsark.limits import ADMIN_ACKS_MAX, TOPIC_PROPERTIES_MAX
-from pulsark.runtime import new_done
 from pulsark.security.operations import TopicOperation as T
 from pulsark.storage.cursor.cursor import Ack
+from pulsark.storage.cursor.owners import check_new_name
 from pulsark.wire.ack_set import full_mask, words_of_mask
 from pulsark.wire.position import EARLIEST, LATEST, Position
 from pulsark.wire.topic_name import TopicName
@@ -83,7 +82,7 @@ async def create_subscription(
         start = position(body)
         given = body.get("properties")
         properties = string_map(given, "properties", TOPIC_PROPERTIES_MAX)
-    check_subscription_name(name)
+    check_new_name(name)
     if is_part(request):  # also of a partition that is to be
         targets = [await broker.topics.load(topic, create=True)]
     else:
@@ -139,7 +138,7 @@ async def delete_subscription(
 async def skip_all(topic: TopicOf, name: SubscriptionOf, broker: BrokerOf) -> Response:
     """Acknowledge everything there is."""
     for subscription in await _subscriptions(broker, topic, name):
-        await pass_over(subscription, subscription.topic.ledger.last_confirmed)
+        await subscription.acks.administered_through(LATEST)
     return done()
 
 
@@ -150,7 +149,7 @@ async def skip(topic: TopicOf, name: SubscriptionOf, count: str, broker: BrokerO
     subscription = await _single(broker, topic, name)
     target = _after_unacked(subscription, skipped)
     if target is not None:
-        await pass_over(subscription, target)
+        await subscription.acks.administered_through(target)
     return done()
 
 
@@ -252,12 +251,9 @@ async def acknowledge(
         raise fail(412, "Subscription has connected consumers, who acknowledge by themselves")
     if isinstance(body, list):
         acks = [await _ack_of(subscription.topic.entries, found) for found in _few(body)]
-        durable, resolve = new_done()
-        subscription.acks.from_others(acks, resolve)
-        await durable
+        await subscription.acks.administered(acks)
     else:
-        target = position(body or {})
-        await pass_over(subscription, min(target, subscription.topic.ledger.last_confirmed))
+        await subscription.acks.administered_through(position(body or {}))
     return done()
 
 
@@ -425,11 +421,3 @@ async def _ack_of(source: EntrySource, found: Any) -> Ack:
         raise fail(404, f"There is no message {place} with batch index {index}")
     size = entries[0].messages
     return place, words_of_mask(full_mask(size) & ~(1 << index)), size
-
-
-async def pass_over(subscription: Subscription, through: Position) -> None:
-    """Acknowledge everything up to there durably, also what consumers hold."""
-    subscription.acks.pass_over(through)
-    durable, resolve = new_done()
-    subscription.cursor.flush(resolve)
-    await durable

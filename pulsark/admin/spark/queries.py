@@ -31,15 +31,15 @@ from pulsark.admin.http.requests import (
     value,
 )
 from pulsark.admin.pulsar.query_lag import described
-from pulsark.admin.pulsar.subscriptions import pass_over
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop.turns import answers_in_turns, in_turns
 from pulsark.dispatch.peers.topics_elsewhere import TopicsElsewhere
 from pulsark.dispatch.spark.query_claims import Query, QueryClaims, QueryProgress
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.errors import ClientError, ServerError
-from pulsark.limits import PLANNED_TOPICS_MAX, SUBSCRIPTION_NAME_CHARS_MAX
+from pulsark.limits import PLANNED_TOPICS_MAX
 from pulsark.security.operations import TopicOperation as T
+from pulsark.storage.cursor.owners import check_new_name
 from pulsark.wire.position import Position
 from pulsark.wire.topic_name import TopicName
 
@@ -103,8 +103,8 @@ async def claim(
         raise fail(400, "client and subscription are texts")
     if max(len(query), len(client)) > TEXT_CHARS_MAX:
         raise fail(412, f"query and client have at most {TEXT_CHARS_MAX} characters")
-    if len(subscription or "") > SUBSCRIPTION_NAME_CHARS_MAX:
-        raise fail(412, f"A subscription has at most {SUBSCRIPTION_NAME_CHARS_MAX} characters")
+    if subscription is not None:
+        check_new_name(subscription)
     known = claims.get(query)
     if known is not None and not await rights.owns(known.owner):
         raise fail(409, "This id belongs to another role's query")
@@ -189,7 +189,7 @@ async def acknowledge(
             return False
         if subscription.type.consumer_count:
             raise fail(412, "Subscription has connected consumers, who acknowledge by themselves")
-        await pass_over(subscription, min(through, topic.ledger.last_confirmed))
+        await subscription.acks.administered_through(through)
         return True
 
     return await _each(broker, query, request, rights, move, TopicsElsewhere.acknowledge)

@@ -12,9 +12,9 @@ from pulsark.dispatch.connection import notices
 from pulsark.dispatch.connection.scalable_client import ScalableClient
 from pulsark.dispatch.scalable.groups import GroupKey
 from pulsark.dispatch.scalable.whole_topics import WholeTopics
-from pulsark.dispatch.topics.consumer_admission import check_subscription_name
 from pulsark.errors import ClientError, PulsarkError, ServerError, internal_error
 from pulsark.limits import CONSUMER_NAME_CHARS_MAX
+from pulsark.storage.cursor.owners import check_new_name
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName, parse_namespace
 
@@ -49,7 +49,7 @@ def close_lookup(connection: Connection, command: Command) -> None:
 def subscribe(connection: Connection, command: Command) -> None:
     request = command.scalableTopicSubscribe
     try:
-        check_subscription_name(request.subscription)
+        check_new_name(request.subscription)
         if not 0 < len(request.consumer_name) <= CONSUMER_NAME_CHARS_MAX:
             raise ClientError(
                 ServerError.NotAllowedError,

@@ -34,25 +34,21 @@ if TYPE_CHECKING:
     from pulsark.wire.topic_name import TopicName
 
 
-COMPACTION_SUBSCRIPTION = "__compaction"
-"""Keeps what was not compacted yet."""
-
-SYSTEM_SUBSCRIPTIONS = ("pulsar.repl", "pulsar.dedup", COMPACTION_SUBSCRIPTION)
-"""Names that begin so are those of the broker's own subscriptions. They keep messages as others
-do, but no quota, no expiry and no limit is about them."""
-
-
-def is_system_subscription(name: str) -> bool:
-    """Whether a subscription is one of the broker's own."""
-    return name.startswith(SYSTEM_SUBSCRIPTIONS)
-
-
 def check_open(topic: TopicName, *, closed: bool, leaving: bool) -> None:
     """Raise ``ClientError`` if a topic goes away from here."""
     if closed:
         raise ClientError(ServerError.ServiceNotReady, f"Topic {topic} is being unloaded")
     if leaving:
         raise ClientError(ServerError.ServiceNotReady, f"Topic {topic} is being deleted")
+
+
+def check_room(topic: AnyTopic, subscriptions: int) -> None:
+    """Raise ``ClientError`` if a topic with this many subscriptions may have no further one."""
+    if 0 < topic.policies.max_subscriptions <= subscriptions:
+        raise ClientError(
+            ServerError.NotAllowedError,
+            f"Exceed the maximum number of subscriptions of the topic: {topic.name}",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ from pulsark.limits import (
     DEDUPLICATION_WAIT_SECONDS,
     IDS_PER_STEP_MAX,
 )
+from pulsark.storage.cursor.owners import DEDUPLICATION_CURSOR, CursorOwner
 from pulsark.tasks import unattended
 from pulsark.wire.entry import is_erased, parse_entry
 from pulsark.wire.position import Position
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CURSOR_NAME = "pulsar.dedup"
 BULK_PREFIX = "pulsark.bulk."
 """Producers that write whole ledgers: each is there once because of how it is attached."""
 REPLICATOR_PREFIX = "pulsar.repl."
@@ -152,7 +152,9 @@ class Deduplication:
         try:
             opened.table.restore(cursor.properties)
         except ValueError as error:
-            raise StorageError(f"{topic.name}: the snapshot in {CURSOR_NAME}: {error}") from error
+            raise StorageError(
+                f"{topic.name}: the snapshot in {DEDUPLICATION_CURSOR}: {error}"
+            ) from error
         await opened._replay(cursor.mark_delete)
         for name in topic.producers:
             opened.table.joined(name)
@@ -438,7 +440,7 @@ class Deduplication:
             return
         self._saving = True
         self._unsaved = 0
-        self.cursor.set_properties(self.table.snapshot())
+        self.cursor.set_properties(self.table.snapshot(), by=CursorOwner.DEDUPLICATION)
         self.cursor.ack_cumulative(position, done=self._saved)
 
     def _saved(self, error: BaseException | None) -> None:

@@ -6,8 +6,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from pulsark.dispatch.producer.deduplication import CURSOR_NAME, DeduplicatedTopic, Deduplication
+from pulsark.dispatch.producer.deduplication import DeduplicatedTopic, Deduplication
 from pulsark.errors import PulsarkError
+from pulsark.storage.cursor.owners import DEDUPLICATION_CURSOR, CursorOwner
 from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
@@ -22,10 +23,12 @@ class DurableCursors(Protocol):
 
     creating: asyncio.Lock
 
-    async def create(self, name: str, mark_delete: Position, properties: dict[str, str]) -> Cursor:
+    async def create(
+        self, name: str, mark_delete: Position, properties: dict[str, str], by: CursorOwner
+    ) -> Cursor:
         """Make one, durably. The caller holds ``creating``."""
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str, by: CursorOwner) -> None:
         """Delete one, durably."""
 
 
@@ -103,7 +106,9 @@ class DeduplicationSwitch:
             async with topic.cursors.creating:
                 topic.check_open()
                 reached = topic.ledger.last_confirmed
-                self.cursor = await topic.cursors.create(CURSOR_NAME, reached, {})
+                self.cursor = await topic.cursors.create(
+                    DEDUPLICATION_CURSOR, reached, {}, CursorOwner.DEDUPLICATION
+                )
         topic.deduplication = await Deduplication.open(topic, self.cursor)
 
     async def _switch_off(self) -> None:
@@ -112,7 +117,7 @@ class DeduplicationSwitch:
             topic.deduplication.switched_off()
             topic.deduplication = None
         self.cursor = None
-        await topic.cursors.delete(CURSOR_NAME)
+        await topic.cursors.delete(DEDUPLICATION_CURSOR, CursorOwner.DEDUPLICATION)
 
     def look_after(self) -> None:
         """What is due from time to time."""

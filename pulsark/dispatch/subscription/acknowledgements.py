@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.subscription.ack_sets import credible, is_credible
 from pulsark.errors import ClientError, ServerError
+from pulsark.runtime import new_done
+from pulsark.security.audit.effects import Changed, report
+from pulsark.storage.cursor.owners import CursorOwner, check_owner
 from pulsark.wire.position import Position
 
 if TYPE_CHECKING:
@@ -92,8 +95,31 @@ class Acknowledgements:
         known = 0 if mask is None else mask.bit_length()
         return max(self.pending.messages_of(position), known) or None
 
-    def from_others(self, acks: Sequence[Ack], done: Done | None = None) -> None:
-        """An administrator acknowledges messages, or they were erased."""
+    async def administered(self, acks: Sequence[Ack]) -> None:
+        """Acknowledge messages durably for a client that is no consumer. ``ClientError``."""
+        check_owner(self.cursor.name, CursorOwner.CLIENTS)
+        durable, done = new_done()
+        self._from_others(acks, done)
+        report(Changed.CURSOR_MOVED, self.topic.name, self.cursor.name)
+        await durable
+
+    async def administered_through(self, through: Position) -> None:
+        """Acknowledge everything up to a position durably, also what consumers hold.
+
+        Nothing behind the last entry is acknowledged. ``ClientError``.
+        """
+        check_owner(self.cursor.name, CursorOwner.CLIENTS)
+        self.pass_over(min(through, self.topic.ledger.last_confirmed))
+        report(Changed.CURSOR_MOVED, self.topic.name, self.cursor.name)
+        durable, done = new_done()
+        self.cursor.flush(done)
+        await durable
+
+    def erased(self, acks: Sequence[Ack]) -> None:
+        """Acknowledge messages that do not exist any more, whoever owns the cursor."""
+        self._from_others(acks, None)
+
+    def _from_others(self, acks: Sequence[Ack], done: Done | None) -> None:
         left = self.cursor.ack(acks, done)
         type_ = self.members.type
         if type_.tracks_pending and type_.consumer_count:
@@ -108,11 +134,13 @@ class Acknowledgements:
             self.members.announce_end()
 
     def expire(self, through: Position) -> None:
-        """Pass over entries that are too old, and count them."""
+        """Pass over entries that are too old, and count them. ``ClientError``."""
+        check_owner(self.cursor.name, CursorOwner.CLIENTS)
         before = self.cursor.backlog()
         self.pass_over(through)
         expired = before - self.cursor.backlog()
         if expired:
+            report(Changed.CURSOR_MOVED, self.topic.name, self.cursor.name)
             self.totals.entries_expired += expired
             self.totals.last_expire_ms = self.topic.clock.now_ms()
 

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.limits import CONSUMERS_LEAVING_AT_ONCE_MAX, READER_GRACE_SECONDS
 from pulsark.runtime import Done, new_done
+from pulsark.security.audit.effects import Changed, report
+from pulsark.storage.cursor.owners import CursorOwner, check_owner
 
 if TYPE_CHECKING:
     from pulsark.dispatch.model.members import Members
     from pulsark.dispatch.subscription.dispatcher import Dispatcher
     from pulsark.dispatch.subscription.pending import PendingEntries
+    from pulsark.dispatch.subscription.stored_topic import StoredTopic
     from pulsark.storage.cursor.cursor import Cursor
     from pulsark.storage.cursor.state import AckedSet
-    from pulsark.storage.managed_ledger.managed_ledger import ManagedLedger
     from pulsark.wire.position import Position
 
 _Change = Callable[[Done], object]
@@ -28,7 +30,7 @@ _Change = Callable[[Done], object]
 class Seeking:
     """Moves the cursor of one subscription. What was pending is delivered again from there on."""
 
-    ledger: ManagedLedger
+    topic: StoredTopic
     cursor: Cursor
     members: Members
     dispatcher: Dispatcher
@@ -45,7 +47,7 @@ class Seeking:
 
     async def to_time(self, published_ms: int) -> None:
         """Move it to the first message published at or after a time."""
-        await self.to(await self.ledger.find_by_publish_time(published_ms))
+        await self.to(await self.topic.ledger.find_by_publish_time(published_ms))
 
     async def restore(self, acked: AckedSet) -> None:
         """Give the cursor a state that it had at another time.
@@ -56,18 +58,20 @@ class Seeking:
 
     async def rollback(self, published_ms: int) -> None:
         """Move the cursor to a time while consumers stay connected."""
-        position = await self.ledger.find_by_publish_time(published_ms)
+        check_owner(self.cursor.name, CursorOwner.CLIENTS)
+        position = await self.topic.ledger.find_by_publish_time(published_ms)
         with self.dispatcher.hold():
             await self._apply(self._reset(position))
 
     def _reset(self, position: Position, ack_set: list[int] | None = None) -> _Change:
         def change(done: Done) -> None:
-            target = self.ledger.valid_position_at_or_after(position)
+            target = self.topic.ledger.valid_position_at_or_after(position)
             self.cursor.reset(target, ack_set if target == position else None, done)
 
         return change
 
     async def _without_consumers(self, change: _Change) -> None:
+        check_owner(self.cursor.name, CursorOwner.CLIENTS)
         members = self.members
         try:
             async with members.changing:
@@ -86,6 +90,7 @@ class Seeking:
     async def _apply(self, change: _Change) -> None:
         durable, done = new_done()
         change(done)
+        report(Changed.CURSOR_MOVED, self.topic.name, self.cursor.name)
         # Before anything is awaited: the task may be cancelled, and the cursor has moved.
         self.pending.clear()
         self.dispatcher.forget_redeliveries()

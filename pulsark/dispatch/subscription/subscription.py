@@ -22,6 +22,8 @@ from pulsark.dispatch.subscription.subscription_properties import CursorProperti
 from pulsark.dispatch.subscription.subscription_types import change_type
 from pulsark.dispatch.subscription.takeover import Takeover
 from pulsark.errors import ClientError, ServerError
+from pulsark.security.audit.effects import Changed, report
+from pulsark.storage.cursor.owners import CursorOwner, check_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -64,14 +66,14 @@ class Subscription:
         self.cursor = cursor
         self.idle_since = 0.0
         """When it was made or loaded, or when its last consumer left, by the monotonic clock."""
-        self.properties = CursorProperties(cursor)
+        self.properties = CursorProperties(topic.name, cursor)
         self.totals = Totals()
         self.members = Members(name, Exclusive(), topic.run_queue, self._is_at_end)
         self.dispatcher = Dispatcher(topic, cursor, self.members)
         self.pending = PendingEntries(self.members, self.dispatcher, self.dispatcher.unacked)
         parts = self.members, self.dispatcher, self.pending
         self.acks = Acknowledgements(topic, cursor, self.totals, *parts)
-        self.seeking = Seeking(topic.ledger, cursor, *parts, self.drop_if_abandoned)
+        self.seeking = Seeking(topic, cursor, *parts, self.drop_if_abandoned)
         self._takeover = Takeover(self.dispatcher)
         self._take_limits()
         self.dispatcher.rewind()
@@ -135,6 +137,7 @@ class Subscription:
 
     def check_joinable(self, *, durable: bool) -> None:
         """Raise ``ClientError`` if a consumer of this durability may not join."""
+        check_owner(self.name, CursorOwner.CLIENTS)
         if durable != self.durable:
             raise ClientError(
                 ServerError.NotAllowedError,
@@ -149,6 +152,7 @@ class Subscription:
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Admit a consumer; entries go out once it has sent permits."""
+        check_owner(self.name, CursorOwner.CLIENTS)
         before = self.type.active
         self.members.join(consumer)
         self._follow_active(before)
@@ -231,11 +235,14 @@ class Subscription:
 
     async def delete(self, *, force: bool = False) -> None:
         """Delete it, durably, unless it has consumers. By ``force`` they connect anew."""
+        check_owner(self.name, CursorOwner.CLIENTS)
         async with self.members.changing:
             if not force:
                 self.members.check_unused()
             if not self.members.closed:
                 await self.topic.registry.delete(self)
+                if self.durable:
+                    report(Changed.SUBSCRIPTION_DELETED, self.topic.name, self.name)
 
     async def delete_if(self, is_due: Callable[[Subscription], bool]) -> bool:
         """Delete it, durably, if that is right while no other change is made; whether it was."""

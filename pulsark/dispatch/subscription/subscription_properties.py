@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pulsark.runtime import new_done
+from pulsark.security.audit.effects import Changed, report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pulsark.storage.cursor.cursor import Cursor
+    from pulsark.wire.topic_name import TopicName
 
 _REPLICATED = "pulsar.replicated.subscription"
 
@@ -32,9 +34,10 @@ def given_properties(stored: Mapping[str, str]) -> dict[str, str]:
 class CursorProperties:
     """The properties of a subscription with a cursor."""
 
-    __slots__ = ("_cursor",)
+    __slots__ = ("_cursor", "_topic")
 
-    def __init__(self, cursor: Cursor) -> None:
+    def __init__(self, topic: TopicName, cursor: Cursor) -> None:
+        self._topic = topic
         self._cursor = cursor
 
     @property
@@ -59,6 +62,7 @@ class CursorProperties:
     async def _keep(self, properties: Mapping[str, str]) -> None:
         durable, done = new_done()
         self._cursor.set_properties(properties, done)
+        report(Changed.SUBSCRIPTION_CHANGED, self._topic, self._cursor.name)
         await durable
 
 

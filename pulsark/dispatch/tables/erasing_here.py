@@ -122,7 +122,7 @@ class ErasingHere:
             mine = [ack for ack in acks if topic.ledger.ledger(ack[0].ledger_id) is not None]
             _forget_content(topic)
             for subscription in topic.subscriptions.values() if mine else ():
-                subscription.acks.from_others(mine)
+                subscription.acks.erased(mine)
 
     async def end(self, token: str) -> bool:
         """Let go; whether all partitions were held until now."""

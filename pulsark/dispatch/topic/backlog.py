@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pulsark.dispatch.model.interfaces import is_system_subscription
 from pulsark.errors import ClientError, ProtocolError, ServerError
+from pulsark.storage.cursor.owners import is_system_cursor
 from pulsark.wire.entry import parse_entry
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Backlog:
         return [
             subscription
             for name, subscription in self._topic.subscriptions.items()
-            if subscription.durable and not is_system_subscription(name)
+            if subscription.durable and not is_system_cursor(name)
         ]
 
     @property

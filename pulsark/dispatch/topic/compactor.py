@@ -13,10 +13,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pulsark.dispatch.model.interfaces import COMPACTION_SUBSCRIPTION, CompactionStats
+from pulsark.dispatch.model.interfaces import CompactionStats
 from pulsark.dispatch.topic.compacted_view import CompactedView, Stored
 from pulsark.errors import StorageError, trace_of
 from pulsark.runtime import Runtime, run_in_worker
+from pulsark.storage.cursor.owners import COMPACTION_CURSOR, CursorOwner
 from pulsark.storage.managed_ledger.compacted_ledger import CompactedTo
 from pulsark.storage.managed_ledger.compaction import Compaction
 from pulsark.storage.managed_ledger.erasure import ErasedIds, without
@@ -95,7 +96,7 @@ class Compactor:
         """One run; the number of messages that it removed."""
         topic, ledger = self._topic, self._topic.ledger
         subscription = await topic.registry.create(
-            COMPACTION_SUBSCRIPTION, EARLIEST, {}, durable=True
+            COMPACTION_CURSOR, EARLIEST, {}, durable=True, by=CursorOwner.COMPACTION
         )
         horizon = ledger.last_confirmed
         if horizon.ledger_id < 0 or (

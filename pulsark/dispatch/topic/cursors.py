@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from pulsark.dispatch.producer.deduplication import CURSOR_NAME
 from pulsark.dispatch.subscription.subscription_properties import given_properties
 from pulsark.storage.cursor.history import CursorChange, PastCursor
+from pulsark.storage.cursor.owners import DEDUPLICATION_CURSOR, CursorOwner
 from pulsark.storage.cursor.state import CursorState
 
 if TYPE_CHECKING:
@@ -32,15 +32,17 @@ class TopicCursors:
         """The cursors that existed when the topic was loaded, by name."""
         return self._log.cursors(self._ledger.topic_id, self._ledger)
 
-    async def create(self, name: str, mark_delete: Position, properties: dict[str, str]) -> Cursor:
+    async def create(
+        self, name: str, mark_delete: Position, properties: dict[str, str], by: CursorOwner
+    ) -> Cursor:
         """Make one, durably. The caller holds ``creating``."""
         return await self._log.create(
-            self._ledger.topic_id, name, mark_delete, properties, self._ledger
+            self._ledger.topic_id, name, mark_delete, properties, self._ledger, by=by
         )
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str, by: CursorOwner) -> None:
         """Delete it, durably."""
-        await self._log.delete(self._ledger.topic_id, name)
+        await self._log.delete(self._ledger.topic_id, name, by=by)
 
     async def at(self, at_ms: int) -> dict[str, PastCursor]:
         """What durable subscriptions had acknowledged at a time, by name; ``NoHistoryError``.
@@ -52,13 +54,13 @@ class TopicCursors:
                 CursorState.of(saved.acked, self._ledger), given_properties(saved.properties)
             )
             for saved in await self._log.cursors_at(self._ledger.topic_id, at_ms)
-            if saved.identity.subscription != CURSOR_NAME
+            if saved.identity.subscription != DEDUPLICATION_CURSOR
         }
 
     async def changes(self) -> AsyncIterator[CursorChange]:
         """What is known of what happened to the cursors of subscriptions, oldest first."""
         async for change in self._log.changes(self._ledger.topic_id):
-            if change.subscription != CURSOR_NAME:
+            if change.subscription != DEDUPLICATION_CURSOR:
                 yield change
 
     @property

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsark.dispatch.model.interfaces import CompactionStats, check_open
+from pulsark.dispatch.model.interfaces import CompactionStats, check_open, check_room
 from pulsark.dispatch.model.producer import Producer, send_receipts
 from pulsark.dispatch.producer.topic_producers import TopicProducers
 from pulsark.dispatch.subscription.non_persistent_subscription import NonPersistentSubscription
 from pulsark.errors import ClientError, ServerError
+from pulsark.storage.cursor.owners import CursorOwner, check_new_name, check_owner
 
 if TYPE_CHECKING:
     from pulsark.config.settings import Settings
@@ -187,10 +188,13 @@ class NonPersistentSubscriptions:
         compacted: bool = False,
         replicated: bool = False,
     ) -> NonPersistentSubscription:
-        """The subscription of that name, or a new one."""
+        """The subscription of that name, or a new one. ``ClientError``."""
+        check_owner(name, CursorOwner.CLIENTS)
         self._topic.check_open()
         subscription = self.by_name.get(name)
         if subscription is None:
+            check_new_name(name)
+            check_room(self._topic, len(self.by_name))
             subscription = NonPersistentSubscription(self._topic, name, properties, durable=durable)
             self.by_name[name] = subscription
         return subscription

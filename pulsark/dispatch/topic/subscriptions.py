@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsark.dispatch.model.interfaces import is_system_subscription
+from pulsark.dispatch.model.interfaces import check_room
 from pulsark.dispatch.subscription.subscription import Subscription
 from pulsark.dispatch.subscription.subscription_properties import cursor_properties
-from pulsark.errors import ClientError, ServerError
+from pulsark.security.audit.effects import Changed, report
 from pulsark.storage.cursor.cursor import Cursor
+from pulsark.storage.cursor.owners import (
+    CursorOwner,
+    check_new_name,
+    check_owner,
+    is_system_cursor,
+)
 from pulsark.wire.position import EARLIEST, Position
 
 if TYPE_CHECKING:
@@ -31,27 +37,34 @@ class TopicSubscriptions:
         durable: bool,
         compacted: bool = False,
         replicated: bool = False,
+        by: CursorOwner = CursorOwner.CLIENTS,
     ) -> Subscription:
         """The subscription of that name, or a new one whose first message is ``position``.
 
         A durable one exists once this returns, over any restart. ``compacted``: it reads what
-        compaction left, which may begin before the oldest ledger.
+        compaction left, which may begin before the oldest ledger. ``ClientError`` for a name that
+        ``by`` may not use, and for one subscription too many.
         """
+        check_owner(name, by)
         topic = self._topic
         async with topic.cursors.creating:
             topic.check_open()
             known = self.by_name.get(name)
             if known is not None:
                 return known
+            if by is CursorOwner.CLIENTS:
+                check_new_name(name)
+                check_room(topic, sum(not is_system_cursor(one) for one in self.by_name))
             view = topic.entries.compacted
             if compacted and view is not None and position <= view.horizon:
                 mark_delete = max(EARLIEST, Position(position.ledger_id, position.entry_id - 1))
             else:
                 mark_delete = topic.entries.mark_delete_before(position)
-            self._check_room(name)
             if durable:
                 kept = cursor_properties(properties, replicated=replicated)
-                cursor = await topic.cursors.create(name, mark_delete, kept)
+                cursor = await topic.cursors.create(name, mark_delete, kept, by)
+                if by is CursorOwner.CLIENTS:
+                    report(Changed.SUBSCRIPTION_CREATED, topic.name, name)
             else:
                 cursor = Cursor.non_durable(name, mark_delete, topic.ledger, topic.clock)
             return self.add(cursor)
@@ -65,10 +78,11 @@ class TopicSubscriptions:
 
     async def delete(self, subscription: Subscription) -> None:
         """Delete a subscription, durably. The caller holds ``members.changing``."""
+        check_owner(subscription.name, CursorOwner.CLIENTS)
         self._topic.touch()
         self._drop(subscription)
         if subscription.cursor.durable:
-            await self._topic.cursors.delete(subscription.name)
+            await self._topic.cursors.delete(subscription.name, CursorOwner.CLIENTS)
 
     def idle(self, subscription: Subscription) -> None:
         """The last consumer left: what a reader leaves behind goes away."""
@@ -81,13 +95,3 @@ class TopicSubscriptions:
         if self.by_name.get(subscription.name) is subscription:
             del self.by_name[subscription.name]
         subscription.close()
-
-    def _check_room(self, name: str) -> None:
-        """Refuse a subscription that would be one too many."""
-        most = self._topic.policies.max_subscriptions
-        there = sum(not is_system_subscription(one) for one in self.by_name)
-        if not is_system_subscription(name) and 0 < most <= there:
-            raise ClientError(
-                ServerError.NotAllowedError,
-                f"Exceed the maximum number of subscriptions of the topic: {self._topic.name}",
-            )

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.model.interfaces import CompactionStats, check_open
 from pulsark.dispatch.model.subscription_stats import Level
 from pulsark.dispatch.policies.policies import NO_DISPATCH_RATE, TopicPolicies
-from pulsark.dispatch.producer.deduplication import CURSOR_NAME, Deduplication
 from pulsark.dispatch.producer.deduplication_switch import DeduplicationSwitch
 from pulsark.dispatch.producer.topic_producers import TopicProducers
 from pulsark.dispatch.subscription.delayed_delivery import DelayedDelivery, load_buckets
@@ -28,6 +27,7 @@ from pulsark.dispatch.topic.subscriptions import TopicSubscriptions
 from pulsark.dispatch.topic.termination import Termination
 from pulsark.errors import ClientError, ServerError, StorageFullError
 from pulsark.metadata.resources import SYSTEM_NAMESPACE
+from pulsark.storage.cursor.owners import DEDUPLICATION_CURSOR
 from pulsark.wire.position import Position
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.model.entry import Entry
     from pulsark.dispatch.model.moving import Moving
     from pulsark.dispatch.model.producer import Producer
+    from pulsark.dispatch.producer.deduplication import Deduplication
     from pulsark.dispatch.subscription.broker_unacked import BrokerUnacked
     from pulsark.dispatch.topic.cache import CacheBudget
     from pulsark.rates.throttle import Throttle
@@ -121,7 +122,7 @@ class Topic:
         """Set while it is on, by ``deduplication_switch``."""
         self.compactor = Compactor(self, context.runtime)
         found = cursors.found()
-        self.deduplication_switch = DeduplicationSwitch(self, found.pop(CURSOR_NAME, None))
+        self.deduplication_switch = DeduplicationSwitch(self, found.pop(DEDUPLICATION_CURSOR, None))
         for cursor in found.values():
             self.registry.add(cursor)
         ledger.tell(LedgerReports(self, self.entries.cache))

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from pulsark.dispatch.model.consumer import Consumer
-from pulsark.dispatch.model.interfaces import is_system_subscription
 from pulsark.dispatch.model.subscription_type import (
     PlaceTakenError,
     SubscriptionClosedError,
@@ -18,8 +17,8 @@ from pulsark.dispatch.policies.schemas import from_wire
 from pulsark.dispatch.subscription.hash_ranges import check_ranges
 from pulsark.dispatch.topics.subscribe_rates import Subscriber, SubscribeRates
 from pulsark.errors import ClientError, ServerError
-from pulsark.limits import SUBSCRIPTION_NAME_CHARS_MAX
 from pulsark.schemas.definition import SchemaType
+from pulsark.storage.cursor.owners import check_new_name
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.message_id import position_of
 from pulsark.wire.position import EARLIEST, LATEST
@@ -63,7 +62,7 @@ class Subscribing:
 
     async def ensure_subscription(self, topic: AnyTopic, name: str) -> None:
         """Make sure that a durable subscription exists; a new one starts at Earliest."""
-        check_subscription_name(name)
+        check_new_name(name)
         if name not in topic.subscriptions:
             if not topic.policies.allow_auto_subscription_creation:
                 raise ClientError(
@@ -73,7 +72,7 @@ class Subscribing:
 
     async def subscribe(self, client: Client, request: pb.CommandSubscribe) -> Consumer:
         """Admit a consumer. The subscription exists durably when this returns."""
-        check_subscription_name(request.subscription)
+        check_new_name(request.subscription)
         name = TopicName.parse(request.topic)
         spec = self._wanted_type(request, name)
         topic = await self._creation.topic_for_clients(
@@ -279,18 +278,3 @@ def _count_down(counts: Counter[_Key], key: _Key) -> None:
 
 def _key_ranges(request: pb.CommandSubscribe) -> list[tuple[int, int]]:
     return [(r.start, r.end) for r in request.keySharedMeta.hashRanges]
-
-
-def check_subscription_name(name: str) -> None:
-    """Refuse names that are empty or kept for the system."""
-    if not name:
-        raise ClientError(ServerError.ProducerBusy, "The subscription name is empty")
-    if len(name) > SUBSCRIPTION_NAME_CHARS_MAX:
-        raise ClientError(
-            ServerError.NotAllowedError,
-            f"The subscription name is longer than {SUBSCRIPTION_NAME_CHARS_MAX} characters",
-        )
-    if is_system_subscription(name):
-        raise ClientError(
-            ServerError.ProducerBusy, f"Subscription name {name} is reserved for the system"
-        )

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.model.given_subscription import GivenSubscription
-from pulsark.dispatch.model.interfaces import COMPACTION_SUBSCRIPTION
 from pulsark.dispatch.policies.policies import auto_topic_creation
 from pulsark.dispatch.topics.bundles import NamespaceBundles
 from pulsark.dispatch.topics.registry import Seen
 from pulsark.errors import ClientError, ServerError
 from pulsark.metadata.records import AlreadyExistsError
+from pulsark.storage.cursor.owners import is_system_cursor
 from pulsark.wire.position import LATEST
 from pulsark.wire.topic_name import TopicName
 
@@ -242,7 +242,7 @@ class TopicCreation:
                 for one in topic.subscriptions.values()
                 if one.durable
             ]
-        return [one for one in found if one.name != COMPACTION_SUBSCRIPTION]
+        return [one for one in found if not is_system_cursor(one.name)]
 
     async def _subscribe(self, partition: TopicName, kept: Sequence[GivenSubscription]) -> None:
         """A partition that is to be gets its subscriptions."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsark.dispatch.model.interfaces import is_system_subscription
 from pulsark.dispatch.topic.backlog import EVICT
 from pulsark.dispatch.topics.inactivity import (
     CAUGHT_UP,
@@ -14,6 +13,7 @@ from pulsark.dispatch.topics.inactivity import (
 )
 from pulsark.limits import UNLOADED_LOOKS_PER_SECOND
 from pulsark.metadata.paths import managed_ledger_path
+from pulsark.storage.cursor.owners import is_system_cursor
 from pulsark.storage.managed_ledger.ledger_runs import NOTHING_FOLDED, FoldedLedgers
 from pulsark.storage.managed_ledger.record import ManagedLedgerRecord, read_record, read_runs
 from pulsark.storage.managed_ledger.retention import Retention, trim_points
@@ -62,9 +62,7 @@ def has_work(
         return True  # an owner before did not come to its end
     ledgers = record.ledger_list(folded)
     last = ledgers.last()
-    subscriptions = [
-        position for name, position in cursors.items() if not is_system_subscription(name)
-    ]
+    subscriptions = [position for name, position in cursors.items() if not is_system_cursor(name)]
     if is_due(policies, unused_ms) and (
         all(position >= last for position in subscriptions)
         if policies.inactive.mode == CAUGHT_UP

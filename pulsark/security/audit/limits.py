@@ -10,6 +10,9 @@ AUDIT_TEXT_CHARS_MAX = 512
 AUDIT_BODY_BYTES_MAX = 4096
 """Most bytes of a request body that an event shows."""
 
+AUDIT_EFFECTS_MAX = 100
+"""Topics and subscriptions of which one request's events name the changes; more are counted."""
+
 AUDIT_ACCESSES_MAX = 100_000
 """Accesses to data that the audit remembers having recorded today; the oldest is forgotten."""
 

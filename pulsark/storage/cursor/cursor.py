@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pulsark.errors import StorageError
+from pulsark.storage.cursor.owners import CursorOwner, check_owner, owner_of
 from pulsark.storage.cursor.records import CursorIdentity
 from pulsark.storage.cursor.state import AckedSet, CursorState, Ledgers
 from pulsark.wire.position import EARLIEST, Position
@@ -94,6 +95,11 @@ class Cursor:
         return self.identity.subscription
 
     @property
+    def owner(self) -> CursorOwner:
+        """Who may move it."""
+        return owner_of(self.identity.subscription)
+
+    @property
     def durable(self) -> bool:
         """Whether the cursor survives its consumers and a restart."""
         return self.identity.cursor_id >= 0
@@ -150,18 +156,27 @@ class Cursor:
         self, position: Position, ack_set: Sequence[int] | None = None, done: Done | None = None
     ) -> None:
         """Seek: ``position`` is the next entry delivered, its batch in the state of ``ack_set``."""
+        check_owner(self.name, CursorOwner.CLIENTS)
         self.state.reset(position, ack_set)
         self.last_mark_delete_ms = self._clock.now_ms()
         self._tell(done)
 
     def restore(self, acked: AckedSet, done: Done | None = None) -> None:
         """Acknowledged is what ``acked`` says, which was so at another time."""
+        check_owner(self.name, CursorOwner.CLIENTS)
         self.state.restore(acked)
         self.last_mark_delete_ms = self._clock.now_ms()
         self._tell(done)
 
-    def set_properties(self, properties: Mapping[str, str], done: Done | None = None) -> None:
+    def set_properties(
+        self,
+        properties: Mapping[str, str],
+        done: Done | None = None,
+        *,
+        by: CursorOwner = CursorOwner.CLIENTS,
+    ) -> None:
         """Replace all properties."""
+        check_owner(self.name, by)
         self.properties = dict(properties)
         self.properties_changed = True
         self._tell(done)

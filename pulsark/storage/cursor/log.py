@@ -25,6 +25,7 @@ from pulsark.storage.cursor.history import (
     known_since,
 )
 from pulsark.storage.cursor.log_writer import CursorLogConfig, CursorLogWriter
+from pulsark.storage.cursor.owners import CursorOwner, check_new_name, check_owner
 from pulsark.storage.cursor.records import ack_records, property_record, snapshot_records
 from pulsark.storage.cursor.state import CursorState, Ledgers
 from pulsark.storage.proto import cursor_pb2 as pb
@@ -172,12 +173,15 @@ class CursorLog:
         mark_delete: Position,
         properties: Mapping[str, str],
         ledgers: Ledgers,
+        *,
+        by: CursorOwner = CursorOwner.CLIENTS,
     ) -> Cursor:
-        """The cursor of a new subscription. It exists, durably, once this returns.
+        """Create a cursor durably, or return the existing one of that name.
 
-        If it exists already, the existing one is returned. Raises ``StorageError`` if it could
-        not be made durable; then it does not exist here, but may after a crash.
+        Raises ``ClientError`` for a name that ``by`` may not use, and ``StorageError`` if the
+        cursor could not be made durable; then it does not exist here, but may after a crash.
         """
+        check_owner(name, by)
         key = (topic_id, name)
         if key not in self._creating:
             loaded = self._table.loaded(topic_id)
@@ -185,6 +189,8 @@ class CursorLog:
                 loaded = self.cursors(topic_id, ledgers)
             if name in loaded:
                 return loaded[name]
+            if by is CursorOwner.CLIENTS:
+                check_new_name(name)
             task = asyncio.create_task(self._create(key, mark_delete, properties, ledgers))
             self._creating[key] = task
             task.add_done_callback(lambda done: self._created(key, done))
@@ -218,12 +224,15 @@ class CursorLog:
         # Another object stands for it if the topic was loaded anew meanwhile.
         return (self._table.loaded(key[0]) or {}).get(key[1], cursor)
 
-    async def delete(self, topic_id: str, name: str) -> None:
+    async def delete(
+        self, topic_id: str, name: str, *, by: CursorOwner = CursorOwner.CLIENTS
+    ) -> None:
         """Delete a subscription's cursor, durably; no error if there is none.
 
-        After a ``StorageError`` it is gone here, but may be there again after a crash: call
-        this again.
+        Raises ``ClientError`` unless ``by`` owns it. After a ``StorageError`` it is gone here, but
+        may be there again after a crash: call this again.
         """
+        check_owner(name, by)
         creating = self._creating.get((topic_id, name))
         if creating is not None:
             await asyncio.wait((creating,))

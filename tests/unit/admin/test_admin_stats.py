@@ -451,7 +451,7 @@ def test_metrics_parse() -> None:
     )
     api.put(f"{NAMESPACE}/p/partitions", 1)
     api.connect_producer("p-partition-0")
-    api.connect_consumer("p-partition-0", 'a "quoted"\\\nname')
+    api.connect_consumer("p-partition-0", 'a "quoted"\\ name')
     families = {
         family.name: family
         for family in text_string_to_metric_families(api.get("/metrics").body.decode())
@@ -460,7 +460,7 @@ def test_metrics_parse() -> None:
     assert labels["topic"] == "persistent://public/default/p"
     assert labels["partition"] == "0"
     consumer = families["pulsar_consumer_available_permits"].samples[0].labels
-    assert consumer["subscription"] == 'a "quoted"\\\nname'
+    assert consumer["subscription"] == 'a "quoted"\\ name'
     assert consumer["consumer_name"] == "consumer-1"
     assert families["pulsar_producer_msg_rate_in"].samples[0].labels["producer_id"] == "7"
     api.close()

@@ -789,12 +789,16 @@ async def test_a_probed_client_whose_socket_is_not_read_counts_as_alive(broker) 
 
 
 @scenario()
-async def test_long_names_are_refused(broker) -> None:
+async def test_long_and_unprintable_names_are_refused(broker) -> None:
     client = Client(broker)
     assert await client.subscribe(TOPIC, "n" * 10_000) == ServerError.NotAllowedError
     code = await client.subscribe(TOPIC, consumer_name="n" * 10_000, kind=FAILOVER)
     assert code == ServerError.NotAllowedError
-    for name in ("../x", "a b", "ü/\0", "%2e%2e", "-", "n" * 1000):
+    for name in ("ü/\0", "a\nb", "\x1b[2J", "a\u202eb", "\u200b"):
+        assert await client.subscribe(TOPIC, name) == ServerError.NotAllowedError
+    for name in ("", " "):
+        assert await client.subscribe(TOPIC, name) == ServerError.ProducerBusy
+    for name in ("../x", "a b", "ü/ñ", "%2e%2e", "-", "n" * 1000):
         assert await client.subscribe(TOPIC, name) == 0
         client.send(client.close_command("consumer"))
         assert await client.outcome() == 0

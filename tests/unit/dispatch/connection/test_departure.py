@@ -97,7 +97,7 @@ def test_very_many_entries_are_given_back_some_in_each_turn(sub_type, how, monke
         assert bench.taken() == []  # not before all wait
         # Somebody acknowledges one that is on its way, and one that waits.
         acked = [Position(LEDGER, 0), Position(LEDGER, count - 1)]
-        bench.subscription.acks.from_others([(p, None, None) for p in acked], lambda _: None)
+        bench.subscription.acks.erased([(p, None, None) for p in acked])
         if how == "leaves, and a seek":
             bench.subscription.dispatcher.rewind()
         most = 0

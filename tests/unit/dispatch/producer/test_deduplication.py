@@ -11,9 +11,10 @@ from unittest.mock import AsyncMock, patch
 import pytest
 
 from pulsark.dispatch.producer import deduplication
-from pulsark.dispatch.producer.deduplication import BULK_PREFIX, CURSOR_NAME
+from pulsark.dispatch.producer.deduplication import BULK_PREFIX
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.errors import ServerError, StorageError
+from pulsark.storage.cursor.owners import DEDUPLICATION_CURSOR
 from pulsark.wire import batch as batches
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch
@@ -728,7 +729,7 @@ async def test_the_cursor_is_no_subscription_and_does_not_stop_trimming_for_ever
     topic = loaded(broker)
     assert not topic.subscriptions
     (cursor,) = topic.retention.durable_cursors()
-    assert cursor.name == CURSOR_NAME
+    assert cursor.name == DEDUPLICATION_CURSOR
     assert cursor.trim_position < topic.ledger.last_confirmed
     await asyncio.sleep(300)
     assert cursor.trim_position == topic.ledger.last_confirmed

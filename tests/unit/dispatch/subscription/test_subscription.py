@@ -279,7 +279,7 @@ def test_consumers_hear_of_the_end_when_the_last_messages_are_erased() -> None:
     bench.topic.ledger.is_terminated = True
     bench.ack("a", 0)
     assert bench.connection.ended == []
-    bench.subscription.acks.from_others([(Position(LEDGER, 1), None, None)])
+    bench.subscription.acks.erased([(Position(LEDGER, 1), None, None)])
     assert bench.connection.ended == [consumer]
     assert (consumer.pending, consumer.unacked) == ({}, 0)
 

@@ -11,6 +11,7 @@ from pulsark.config.settings import Settings
 from pulsark.dispatch.policies.policies import BY_AGE, BY_SIZE, effective
 from pulsark.dispatch.topic.backlog import Exceeded, exceeded
 from pulsark.errors import ServerError
+from pulsark.storage.cursor.owners import CursorOwner
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.position import EARLIEST, Position
 from pulsark.wire.topic_name import TopicName
@@ -392,7 +393,9 @@ async def test_the_brokers_own_subscriptions_keep_messages_and_count_for_nothing
     client = Publisher(broker)
     await client.open()
     topic = broker.broker.topics.get_loaded(NAME)
-    own = await topic.registry.create("__compaction", EARLIEST, {}, durable=True)
+    own = await topic.registry.create(
+        "__compaction", EARLIEST, {}, durable=True, by=CursorOwner.COMPACTION
+    )
     ids = await client.put(7, size=100)
     await asyncio.sleep(TTL_CHECK)
     assert (own.backlog, topic.ledger.entries) == (7, 7)

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from pulsark.dispatch.spark.topic_entries import FlightEntries
-from pulsark.dispatch.topic.compactor import COMPACTION_SUBSCRIPTION
 from pulsark.errors import ClientError, ServerError, StorageError
 from pulsark.limits import COMPACTED_HOLD_SECONDS
+from pulsark.storage.cursor.owners import COMPACTION_CURSOR
 from pulsark.storage.managed_ledger import compaction
 from pulsark.storage.managed_ledger.erasure import erased_ids
 from pulsark.wire import pulsar_pb2 as pb
@@ -75,7 +75,7 @@ async def test_trimmed_messages_stay_in_the_compacted_form(broker) -> None:
     await client.produce(TOPIC, 0)
     later = await send(client, "c")
     topic = await broker.broker.topics.load(NAME)
-    subscription = topic.subscriptions[COMPACTION_SUBSCRIPTION]
+    subscription = topic.subscriptions[COMPACTION_CURSOR]
     assert subscription.cursor.mark_delete == ids[-1]
     await topic.ledger.trim(Position(*later[0]))
     assert await read(broker, 1, compacted=False) == later
@@ -242,7 +242,7 @@ async def test_deleting_a_topic_removes_its_compacted_form(broker) -> None:
 @scenario()
 async def test_nobody_else_uses_its_subscription(broker) -> None:
     client = await producer(broker)
-    assert await client.subscribe(TOPIC, COMPACTION_SUBSCRIPTION) == ServerError.ProducerBusy
+    assert await client.subscribe(TOPIC, COMPACTION_CURSOR) == ServerError.ProducerBusy
 
 
 @scenario()
