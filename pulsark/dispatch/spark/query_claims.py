@@ -80,6 +80,9 @@ class QueryClaims:
         """Take a subscription of topics, all or none; the query that has one, and which topic."""
         self._drop_silent()
         wanted = set(topics)
+        query = self._queries.get(query_id)
+        if query is not None:
+            subscription = query.subscription  # a query keeps the one that it began with
         if subscription is not None:
             held = {
                 topic: holder
@@ -90,7 +93,6 @@ class QueryClaims:
             if held:
                 topic = min(held)
                 return held[topic], topic
-        query = self._queries.get(query_id)
         if query is None:
             self._make_room(owner, _QUERY_ITSELF + len(wanted))
             query = Query(query_id, client, subscription, self._clock.now_ms(), 0.0, owner=owner)

@@ -342,3 +342,17 @@ def test_bad_places(api: AdminApi) -> None:
         assert do(f"{QUERIES}/a/{path}", other).status == 412
         assert do(f"{QUERIES}/a/{path}", {"positions": [1]}).status == 412
         assert do(f"{QUERIES}/a/{path}", {"positions": {full("t"): 5}}).status == 400
+
+
+def test_a_query_that_claims_more_without_its_subscription_takes_it_from_nobody(
+    api: AdminApi,
+) -> None:
+    queries = "/admin/v2/spark-queries"
+    for topic in ("t", "u"):
+        api.topic(topic)
+    claim = {"client": "c", "subscription": "s", "topics": ["t"]}
+    assert api.put(f"{queries}/first", claim).status == 204
+    assert api.put(f"{queries}/second", {**claim, "topics": ["u"]}).status == 204
+    assert api.put(f"{queries}/second", {"client": "c", "topics": ["t"]}).status == 409
+    assert api.delete(f"{queries}/second").status == 204
+    assert api.delete(f"{queries}/first").status == 204
