@@ -332,6 +332,41 @@ VALUE_FIELDS_MAX = VALUE_TYPE_BYTES_MAX // 60
 """Fields that fit such a type. Types that refer to each other could expand to
 more fields than can be counted, so counting stops here."""
 
+# -- payloads --------------------------------------------------------------------------------
+# The table process and Spark's executors share these. A payload beyond them has no typed value: it
+# is kept as it was sent. They count bytes and values, never seconds, so that every reader decides
+# alike.
+
+VALUE_DEPTH_MAX = 100
+"""Deepest nesting of records, arrays and maps in one payload; Protobuf's own parsers stop there."""
+
+VALUE_ITEMS_MAX = 1 << 20
+"""Most values in one payload, at all depths. Decoded one by one, each takes up to 300 bytes."""
+
+VALUE_CELLS_MAX = 1 << 23
+"""Most cells of columns that the objects of one payload may fill: 8 bytes each, at least."""
+
+VALUE_CELLS_PER_BYTE = 16
+VALUE_CELLS_FREE = 1 << 16
+"""Cells allowed for each byte of a payload, beside those allowed for any. Two bytes can be an empty
+object, which fills a cell in every column of its record."""
+
+EMPTY_ITEMS_MAX = 1000
+"""Most values without bytes within one value of a schema, such as nulls and empty records. Types
+that refer to each other could make it any number."""
+
+ROW_PAYLOAD_BYTES_MAX = 64 << 20
+"""Largest decompressed payload of an entry that is taken apart into rows."""
+
+ROW_BATCH_MESSAGES_MAX = 100_000
+"""Most messages of a batch that is taken apart. Clients put 1000 into one by default."""
+
+ROW_GROUP_CELLS_MAX = 1 << 24
+"""About the most cells of one row group: rows times columns."""
+
+FORM_SAMPLE_BYTES_MAX = 128 << 10
+"""Bytes of messages from which the form of a topic's JSON is learned."""
+
 # -- configuration ---------------------------------------------------------------------------
 
 CONFIG_FILE_BYTES_MAX = 1 << 20

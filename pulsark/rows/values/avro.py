@@ -5,31 +5,29 @@ Recursive records, and messages that the reader leaves, are read one by one.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from pulsark.limits import VALUE_DEPTH_MAX
 from pulsark.rows.arrow.arrays import (
     joined,
 )
 from pulsark.rows.values.avro_one_by_one import AvroOneByOne
 from pulsark.rows.values.avro_reader import AvroReader
 from pulsark.rows.values.avro_writer import avro_pieces
+from pulsark.rows.values.bounds import AvroShape
 from pulsark.rows.values.types import (
     arrow_type,
     spread,
     valid,
     with_nulls,
 )
-from pulsark.schemas.avro import (
-    Array,
-    AvroType,
-    Map,
-    Record,
-    Union,
-)
 from pulsark.schemas.columns import of_avro
+
+if TYPE_CHECKING:
+    from pulsark.schemas.avro import AvroType
 
 
 def avro_codec(avro: AvroType, definition: Any) -> AvroCodec | AvroOneByOne | None:
@@ -37,35 +35,19 @@ def avro_codec(avro: AvroType, definition: Any) -> AvroCodec | AvroOneByOne | No
     found = of_avro(avro)
     if found is None:
         return None
-    kind = arrow_type(found)
-    slow = AvroOneByOne(avro, definition, kind)
-    return slow if _contains_itself(avro, (), set()) else AvroCodec(avro, slow)
-
-
-def _contains_itself(avro: AvroType, inside: tuple[str, ...], known: set[str]) -> bool:
-    """Whether a record is within itself; not of the ``known`` ones."""
-    match avro:
-        case Array(inner) | Map(inner):
-            return _contains_itself(inner, inside, known)
-        case Union():
-            return any(_contains_itself(branch, inside, known) for branch in avro.branches)
-        case Record(name=name):
-            if name in inside:
-                return True
-            if name in known:
-                return False
-            types = [field.type for field in avro.fields.values()]
-            found = any(_contains_itself(each, (*inside, name), known) for each in types)
-            known.add(name)
-            return found
-    return False
+    shape = AvroShape(avro)
+    slow = AvroOneByOne(avro, definition, arrow_type(found), shape)
+    one_by_one = shape.is_recursive or shape.depth > VALUE_DEPTH_MAX
+    return slow if one_by_one else AvroCodec(avro, slow, shape)
 
 
 class AvroCodec:
     """Values of a schema without a record in itself."""
 
-    def __init__(self, avro: AvroType, one_by_one: AvroOneByOne) -> None:
+    def __init__(self, avro: AvroType, one_by_one: AvroOneByOne, shape: AvroShape) -> None:
         self._avro = avro
+        self._shape = shape
+        self.bounds = shape.bounds
         self._one_by_one = one_by_one
         self.type = one_by_one.type
 
@@ -74,15 +56,18 @@ class AvroCodec:
         present = valid(payloads)
         if not present.all():
             return spread(self.decode(payloads.drop_null()), present)
+        return self.bounds.decoded(payloads, self._decoded)
+
+    def _decoded(self, payloads: pa.Array) -> pa.Array:
         if not len(payloads):
             return pa.nulls(0, self.type)
-        reader = AvroReader(payloads)
+        reader = AvroReader(payloads, self._shape)
         found = reader.read(self._avro, self.type, np.arange(len(payloads)))
         assert found is not None
         left = reader.left
         if not left.any():
             return with_nulls(found, reader.wrong())
-        rest = self._one_by_one.decode(payloads.filter(pa.array(left)))
+        rest = self._one_by_one.decoded(payloads.filter(pa.array(left)))
         places = np.arange(len(payloads))
         places[left] = len(payloads) + np.arange(len(rest))
         mask = reader.wrong() & ~left

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -16,8 +16,11 @@ from pulsark.rows.values.primitives import (
     LAST_MICROSECOND,
 )
 from pulsark.rows.values.types import column_of, without_times
-from pulsark.schemas.avro import Array, AvroType, Fixed, Map, Primitive, Record, Union
+from pulsark.schemas.avro import Array, AvroType, Map, Primitive, Record, Union
 from pulsark.schemas.columns import branch_of, is_decimal
+
+if TYPE_CHECKING:
+    from pulsark.rows.values.bounds import AvroShape
 
 TIME_UNITS: Final = {"timestamp-millis": 1000, "timestamp-micros": 1}
 """Microseconds of the units that times have."""
@@ -28,18 +31,22 @@ _Convert: TypeAlias = Callable[[Any], Any]
 class AvroOneByOne:
     """Values of any schema."""
 
-    def __init__(self, avro: AvroType, definition: Any, kind: pa.DataType) -> None:
+    def __init__(
+        self, avro: AvroType, definition: Any, kind: pa.DataType, shape: AvroShape
+    ) -> None:
         self.type = kind
         self._definition = definition
         self._parsed: Any = None
         self._shown = _conversion(avro, kind, back=False)
         self._stored = _conversion(avro, kind, back=True)
-        self._endless = _has_empty_elements(avro, set())
+        self.bounds = shape.bounds
 
     def decode(self, payloads: pa.Array) -> pa.Array:
         """Null where a payload is not a value of the schema, or more than that."""
-        if self._endless:
-            return pa.nulls(len(payloads), self.type)
+        return self.bounds.decoded(payloads, self.decoded)
+
+    def decoded(self, payloads: pa.Array) -> pa.Array:
+        """``decode`` payloads that are known to be within the bounds."""
         from fastavro import schemaless_reader
 
         schema, shown = self._schema(), self._shown
@@ -86,35 +93,6 @@ class AvroOneByOne:
 
             self._parsed = parse_schema(_without_logical(self._definition))
         return self._parsed
-
-
-def _has_empty_elements(avro: AvroType, seen: set[str]) -> bool:
-    """Whether an array's elements may take no bytes: a few bytes could claim any number of them."""
-    match avro:
-        case Array(items):
-            return is_empty(items) or _has_empty_elements(items, seen)
-        case Map(inner):
-            return _has_empty_elements(inner, seen)
-        case Union():
-            return any(_has_empty_elements(branch, seen) for branch in avro.branches)
-        case Record(name=name) if name not in seen:
-            seen.add(name)
-            return any(_has_empty_elements(f.type, seen) for f in avro.fields.values())
-    return False
-
-
-def is_empty(avro: AvroType, seen: set[str] | None = None) -> bool:
-    """Whether values of a type take no bytes."""
-    match avro:
-        case Fixed(size=size):
-            return size == 0
-        case Record(name=name):
-            seen = set() if seen is None else seen
-            if name in seen:
-                return True
-            seen.add(name)
-            return all(is_empty(field.type, seen) for field in avro.fields.values())
-    return str(avro) == "null"
 
 
 def _without_logical(definition: Any) -> Any:

@@ -25,7 +25,7 @@ from pulsark.rows.arrow.arrays import (
     text,
 )
 from pulsark.rows.arrow.fields import varints as read_varints
-from pulsark.rows.values.avro_one_by_one import TIME_UNITS, is_empty
+from pulsark.rows.values.avro_one_by_one import TIME_UNITS
 from pulsark.rows.values.decimals import decimals
 from pulsark.rows.values.primitives import dates, timestamps
 from pulsark.rows.values.types import (
@@ -46,11 +46,17 @@ from pulsark.schemas.columns import branch_of, is_decimal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pulsark.rows.values.bounds import AvroShape
+
 FEW: Final = 16
 """Elements are read together while at least this many messages have a next one: each numpy call has
 a fixed cost."""
 ROUNDS_MAX: Final = 1000
 """Elements of one array or map that are read together at most."""
+
+READS_MAX: Final = 16_384
+"""Values that are read of all messages at a time, one after the other: about a second of numpy's
+fixed costs. The messages are left then."""
 
 _PADDING: Final = bytes(16)
 _DATE: Final = "date"
@@ -62,7 +68,9 @@ _KEY: Final = Primitive("string")
 class AvroReader:
     """Where the reading of each message is."""
 
-    def __init__(self, payloads: pa.Array) -> None:
+    def __init__(self, payloads: pa.Array, shape: AvroShape) -> None:
+        self._shape = shape
+        self._reads = 0
         numbers = np.frombuffer(payloads.buffers()[1], np.int32)
         offsets: Ints = numbers[payloads.offset :][: len(payloads) + 1].astype(np.int64)
         held = payloads.buffers()[2]
@@ -82,10 +90,16 @@ class AvroReader:
 
     def read(self, avro: AvroType, kind: pa.DataType | None, rows: Ints) -> pa.Array | None:
         """The next value of the given messages. Without a column, ``None``, it is passed over."""
+        self._reads += 1
+        if self._reads == READS_MAX:
+            self.left[:] = True
         if kind is None:
-            # What is passed over may have any depth: it ends where the data do.
+            # What is passed over may have any number of values, all of them for a few messages.
             rows = rows[~(self._bad[rows] | self.left[rows])]
-            if not len(rows) or is_empty(avro):
+            if not len(rows) or self._shape.is_empty(avro):
+                return None
+            if len(rows) < FEW and isinstance(avro, Record):
+                self.left[rows] = True
                 return None
         match avro:
             case Primitive():

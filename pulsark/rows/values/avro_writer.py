@@ -18,7 +18,8 @@ from pulsark.rows.arrow.arrays import (
     varints,
 )
 from pulsark.rows.arrow.schema import TIMESTAMP
-from pulsark.rows.values.avro_one_by_one import TIME_UNITS, is_empty
+from pulsark.rows.values.avro_one_by_one import TIME_UNITS
+from pulsark.rows.values.bounds import is_empty
 from pulsark.rows.values.decimals import decimal_bytes
 from pulsark.rows.values.primitives import as_cells
 from pulsark.rows.values.types import (

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from pulsark.limits import FORM_SAMPLE_BYTES_MAX
 from pulsark.schemas.avro import Array, AvroType, Map, Record, Union
 from pulsark.schemas.columns import branch_of, shown_fields
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 SAMPLE: Final = 64
 """Messages from which a form is learned."""
+
+DIGITS_MAX: Final = 4300
+"""Digits of the longest integer that Python reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +86,33 @@ _SPACINGS: Final = (
 """The first of equal forms counts: most messages have no characters to escape."""
 
 
+def loaded(text: bytes) -> Any:
+    """Return the document of a text in UTF-8. Raises ``ValueError`` or ``RecursionError``.
+
+    ``json.loads`` guesses at other encodings, in which brackets and quotes cannot be counted.
+    """
+    found = str(text, "utf-8-sig", "surrogatepass")
+    if len(found) <= DIGITS_MAX:
+        return json.loads(found)
+    return json.loads(found, parse_int=_integer)
+
+
+def _integer(digits: str) -> int | float:
+    """Return a number as Arrow reads it, however long it is: Python refuses long integers."""
+    return int(digits) if len(digits) <= DIGITS_MAX else float(digits)
+
+
 def learn_form(avro: AvroType, payloads: Sequence[bytes]) -> JsonForm:
     """The form that most of some messages have."""
     documents = []
     spacings: Counter[int] = Counter()
+    room = FORM_SAMPLE_BYTES_MAX
     for payload in payloads[:SAMPLE]:
+        if len(payload) > room:
+            continue
+        room -= len(payload)
         try:
-            document = json.loads(payload)
+            document = loaded(payload)
         except (ValueError, RecursionError):
             continue
         documents.append(document)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -11,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
-from pulsark.rows.values.json_form import SAMPLE, JsonForm, learn_form
+from pulsark.rows.values.bounds import JsonBounds, repeated_width
+from pulsark.rows.values.json_form import SAMPLE, JsonForm, learn_form, loaded
 from pulsark.rows.values.types import arrow_type, column_of, from_start, spread, valid
 from pulsark.schemas.avro import Array, AvroType, Map, Primitive, Record, Union
 from pulsark.schemas.columns import branch_of, of_avro
@@ -37,6 +39,7 @@ class JsonCodec:
         self._avro = avro
         self.form = form
         self.type = arrow_type(found)
+        self.bounds = JsonBounds(repeated_width(self.type))
         self._value = _reading(avro, self.type)
         self._by_arrow = not _has_map(self.type)
 
@@ -45,10 +48,16 @@ class JsonCodec:
         if self.form is None and len(payloads):
             step = max(1, len(payloads) // SAMPLE)
             sample = payloads.take(pa.array(np.arange(0, len(payloads), step)[:SAMPLE]))
+            within = self.bounds.within(sample)
+            if within is not None:
+                sample = sample.filter(pa.array(within))
             self.form = learn_form(self._avro, sample.drop_null().to_pylist())
 
     def decode(self, payloads: pa.Array) -> pa.Array:
         """Null where a payload is not JSON of the schema. Unknown members are passed over."""
+        return self.bounds.decoded(payloads, self._decoded)
+
+    def _decoded(self, payloads: pa.Array) -> pa.Array:
         if not self._by_arrow:
             return self._one_by_one(payloads)
         whole = pc.fill_null(
@@ -96,7 +105,7 @@ class JsonCodec:
         found: list[Any] = []
         for item in payloads.to_pylist():
             try:
-                value = None if item is None else json.loads(item)
+                value = None if item is None else loaded(item)
                 found.append(None if value is None else self._value(value))
             except (ValueError, OverflowError, RecursionError):
                 found.append(None)
@@ -178,7 +187,10 @@ def _reading_of_integers(bits: int) -> _Read:
 def _real(found: Any) -> float:
     if isinstance(found, bool) or not isinstance(found, int | float):
         raise ValueError(f"{found!r:.50} is no number")
-    return float(found)
+    try:
+        return float(found)
+    except OverflowError:  # Arrow, which reads messages together, has no error for it
+        return math.inf if found > 0 else -math.inf
 
 
 def _checked(found: Any, kind: type) -> Any:

@@ -36,6 +36,7 @@ from pulsark.rows.arrow.arrays import (
 )
 from pulsark.rows.arrow.fields import PADDING, Fields, tag_of
 from pulsark.rows.arrow.fields import varints as read_varints
+from pulsark.rows.values.bounds import ProtobufBounds
 from pulsark.rows.values.primitives import as_cells
 from pulsark.rows.values.types import arrow_type, from_start, spread, valid, with_nulls
 from pulsark.schemas.columns import of_protobuf
@@ -71,6 +72,7 @@ class ProtobufCodec:
         self.type = arrow_type(of_protobuf(message))
         self.packed = packed
         self._message = message
+        self.bounds = ProtobufBounds(message, self.type)
         self._to_learn = any(field.packed is None for field in message.fields)
 
     def learn(self, payloads: pa.Array) -> None:
@@ -90,6 +92,9 @@ class ProtobufCodec:
         present = valid(payloads)
         if not present.all():
             return spread(self.decode(payloads.drop_null()), present)
+        return self.bounds.decoded(payloads, self._decoded)
+
+    def _decoded(self, payloads: pa.Array) -> pa.Array:
         found, bad = self._read(payloads)
         if not bad.any():
             return found

@@ -243,7 +243,7 @@ def test_definitions_that_stand_for_more_than_can_be_counted(inner: Any) -> None
     hidden = ["int", "string", doubled(50, inner)]
     odd = b"\x04\x04"
     values, raw = of(avro(record(("a", "int"), ("e", hidden))), b"\x02\x00\x02", odd)
-    assert values == [{"a": 1}, None if inner["fields"] else {"a": 2}]
+    assert values == [{"a": 1}, None]
     assert raw == [b"\x02\x00\x02", odd]
 
 

@@ -1,0 +1,374 @@
+"""Payloads that would take too much of a parser never reach one."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import time
+from typing import Any
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pulsark import limits
+from pulsark.rows.values import bounds, decode_values
+from pulsark.rows.values.bounds import AvroShape, JsonBounds, ProtobufBounds, json_shape
+from pulsark.rows.values.codec import codec_of
+from pulsark.schemas.avro import parse_avro
+from pulsark.schemas.definition import InvalidSchemaDataError, SchemaData, SchemaType
+from pulsark.schemas.protobuf import Field, Message
+
+SECONDS_MAX = 5.0
+"""More than any of these takes on a busy machine; without the bounds they take minutes or die."""
+
+
+def record(name: str, *fields: tuple[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "record",
+        "name": name,
+        "fields": [{"name": field, "type": kind} for field, kind in fields],
+    }
+
+
+def doubled(levels: int, last: Any) -> Any:
+    """A record that stands for 2**levels others."""
+    for n in range(levels):
+        again = last["name"] if isinstance(last, dict) else last
+        last = record(f"R{n}", ("a", last), ("b", again))
+    return last
+
+
+NODE = record("Node", ("v", "int"), ("next", ["null", "Node"]))
+
+
+def avro(definition: Any) -> SchemaData:
+    return SchemaData(SchemaType.AVRO, json.dumps(definition).encode())
+
+
+def as_json(definition: Any) -> SchemaData:
+    return SchemaData(SchemaType.JSON, json.dumps(definition).encode())
+
+
+def decoded(schema: SchemaData, *payloads: bytes) -> list[Any]:
+    """The values, alone and in a crowd: neighbours change nothing."""
+    began = time.monotonic()
+    together = decode_values(schema, pa.array(payloads, pa.binary())).to_pylist()
+    for payload, value in zip(payloads, together, strict=True):
+        assert decode_values(schema, pa.array([payload], pa.binary())).to_pylist() == [value]
+    assert time.monotonic() - began < SECONDS_MAX
+    return together
+
+
+def chain_of(nodes: int) -> bytes:
+    return b"\x02\x02" * (nodes - 1) + b"\x02\x00"
+
+
+@pytest.mark.parametrize("nodes", [limits.VALUE_DEPTH_MAX + 1, 50_000, 3_000_000])
+def test_a_recursive_record_beyond_the_depth_has_no_value(nodes: int) -> None:
+    short = chain_of(limits.VALUE_DEPTH_MAX)
+    assert decoded(avro(NODE), short, chain_of(nodes)) == [{"v": 1}, None]
+
+
+def test_recursion_through_arrays_and_maps_counts_too() -> None:
+    tree = record("Tree", ("v", "int"), ("inside", {"type": "array", "items": "Tree"}))
+    assert decoded(avro(tree), b"\x02\x00", b"\x02\x02" * 50_000 + b"\x02" + bytes(50_001)) == [
+        {"v": 1},
+        None,
+    ]
+    by_name = record("Tree", ("v", "int"), ("inside", {"type": "map", "values": "Tree"}))
+    deep = b"\x02\x02\x00" * 50_000 + b"\x02" + bytes(50_001)
+    assert decoded(avro(by_name), b"\x02\x00", deep) == [{"v": 1}, None]
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        record("A", ("next", "A"), ("v", "int")),
+        record("A", ("v", "int"), ("next", "A")),
+        record("A", ("b", record("B", ("a", "A"))), ("v", "int")),
+    ],
+)
+def test_a_record_that_has_no_end_has_no_values(loop: Any) -> None:
+    for inside in (loop, ["null", "int", loop]):
+        schema = avro(record("T", ("v", "int"), ("l", inside)))
+        assert decoded(schema, b"", b"\x02", b"\x02\x04", b"\x02" * 1000) == [None] * 4
+    hidden = avro(record("T", ("v", "int"), ("l", ["null", "int", loop])))
+    assert decoded(hidden, b"\x02\x00") == [{"v": 1}], "it is not in this one"
+
+
+@pytest.mark.parametrize("levels", [20, 60])
+@pytest.mark.parametrize("last", ["int", record("E"), {"type": "fixed", "name": "F", "size": 0}])
+def test_shared_types_that_stand_for_many_values(levels: int, last: Any) -> None:
+    schema = avro(record("T", ("v", "int"), ("u", ["null", "int", doubled(levels, last)])))
+    many = b"\x02\x04" + (b"\x02" * (1 << 20) if last == "int" else b"")
+    assert decoded(schema, b"\x02\x00", many, b"\x02\x02\x06") == [{"v": 1}, None, {"v": 1}]
+
+
+def test_values_within_the_bounds_are_passed_over() -> None:
+    schema = avro(record("T", ("v", "int"), ("u", ["null", "int", doubled(12, "int")])))
+    payload = b"\x02\x04" + b"\x02" * (1 << 12)
+    assert decoded(schema, *[payload] * 20) == [{"v": 1}] * 20
+
+
+@pytest.mark.parametrize("count", [1 << 40, -(1 << 40), (1 << 63) - 1, -(1 << 63)])
+@pytest.mark.parametrize("items", ["null", record("E"), "int", "string", NODE])
+def test_counts_and_lengths_that_nothing_stands_behind(count: int, items: Any) -> None:
+    number = bytearray()
+    left = (count << 1) ^ (count >> 63)
+    while left > 0x7F:
+        number.append(left & 0x7F | 0x80)
+        left >>= 7
+    number.append(left)
+    for kind in ({"type": "array", "items": items}, {"type": "map", "values": items}):
+        schema = avro(record("T", ("v", "int"), ("l", kind)))
+        odd = [b"\x02" + bytes(number) + tail for tail in (b"", b"\x02\x00", b"\x02" * 100)]
+        found = decoded(schema, *odd)
+        # The library takes the smallest of all numbers for none.
+        assert found == [None] * 3 or (count == -(1 << 63) and found[::2] == [None] * 2)
+    texts = avro(record("T", ("v", "string"), ("b", "bytes")))
+    assert decoded(texts, bytes(number), b"\x00" + bytes(number)) == [None] * 2
+
+
+def test_json_that_is_nested_too_deep_has_no_value() -> None:
+    schema = as_json(record("T", ("a", "int")))
+    for opening, closing in ((b"[", b"]"), (b'{"x":', b"}")):
+        deep, far = (
+            b'{"a":1,"u":' + opening * n + b"1" + closing * n + b"}"
+            for n in (limits.VALUE_DEPTH_MAX - 1, limits.VALUE_DEPTH_MAX)
+        )
+        endless = b'{"a":1,"u":' + opening * 100_000
+        assert decoded(schema, b'{"a":1}', deep, far, endless) == [{"a": 1}] * 2 + [None] * 2
+    text = b'{"a":1,"u":"' + b"[" * 1000 + b'\\"' + b"{" * 1000 + b'"}'
+    assert decoded(schema, text) == [{"a": 1}], "brackets of a text are none"
+    assert decoded(schema, *['{"a":1}'.encode("utf-16")] * 2) == [None] * 2
+
+
+def test_json_of_many_values_has_none() -> None:
+    schema = as_json(record("T", ("a", "int")))
+    many = b'{"a":1,"u":[' + b"0," * limits.VALUE_ITEMS_MAX + b"0]}"
+    long = b'{"a":1,"u":"' + b"0," * limits.VALUE_ITEMS_MAX + b'"}'
+    assert decoded(schema, many, long) == [None, {"a": 1}]
+
+
+def wide(columns: int) -> Any:
+    return record("W", *((f"c{n}", ["null", "int"]) for n in range(columns)))
+
+
+def test_empty_objects_cannot_fill_hundreds_of_columns() -> None:
+    schema = as_json(record("T", ("l", {"type": "array", "items": wide(500)})))
+    few, many = (b'{"l":[' + b"{}," * n + b"{}]}" for n in (50, 300_000))
+    found = decoded(schema, few, many)
+    assert len(found[0]["l"]) == 51
+    assert found[1] is None
+
+
+@pytest.mark.parametrize(
+    "number", [b"1e400", b"-1e400", b"-" + b"1" * 400, b"9" * 1_000_000, b"0." + b"3" * 100_000]
+)
+def test_giant_numbers_end_as_a_value_or_none(number: bytes) -> None:
+    schema = as_json(record("T", ("i", ["null", "int"]), ("d", ["null", "double"])))
+    found = decoded(schema, b'{"d":' + number + b"}", b'{"i":' + number + b"}", b'{"i":1}')
+    assert found[1:] == [None, {"i": 1, "d": None}]
+
+
+def test_duplicate_names_and_half_characters_do_not_depend_on_neighbours() -> None:
+    schema = as_json(record("T", ("a", ["null", "int"]), ("s", ["null", "string"])))
+    odd = [b'{"a":1,"a":2}', b'{"s":"\\ud800"}', b'{"s":"\\udc00\\ud800"}', b'{"u":"\\ud800"}']
+    decoded(schema, *odd, *[b'{"a":1,"s":"x"}'] * 20)
+
+
+INNER = Message(tuple(Field(f"c{n}", n + 1, "int32") for n in range(1000)))
+OUTER = Message((Field("v", 1, "int32"), Field("l", 2, "message", repeated=True, message=INNER)))
+
+
+def test_empty_messages_cannot_fill_a_thousand_columns() -> None:
+    from pulsark.rows.values.protobuf import ProtobufCodec
+
+    codec = ProtobufCodec(OUTER)
+    few, many = b"\x08\x01" + b"\x12\x00" * 50, b"\x08\x01" + b"\x12\x00" * 500_000
+    odd = b"\x12\x00" * 500_000 + b"\x08\x01"
+    found = codec.decode(pa.array([few, many, odd], pa.binary())).to_pylist()
+    assert len(found[0]["l"]) == 50
+    assert found[1:] == [None, None]
+    assert codec.bounds.refused == 2
+
+
+@pytest.mark.parametrize("depth", [99, 50_000])
+def test_unknown_groups_within_groups(depth: int) -> None:
+    from pulsark.rows.values.protobuf import ProtobufCodec
+
+    codec = ProtobufCodec(Message((Field("v", 1, "int32"),)))
+    payload = b"\x08\x01" + b"\x1b" * depth + b"\x1c" * depth
+    found = codec.decode(pa.array([payload] * 2, pa.binary())).to_pylist()
+    assert found == ([{"v": 1}] * 2 if depth < 100 else [None] * 2)
+
+
+def test_what_is_refused_is_counted() -> None:
+    codec: Any = codec_of(avro(NODE))
+    codec.decode(pa.array([chain_of(2), chain_of(500), None, chain_of(600)], pa.binary()))
+    assert codec.bounds.refused == 2
+
+
+# -- the measures are right ----------------------------------------------------------------------
+
+names = st.integers(0, 10**6)
+
+
+@st.composite
+def definitions(draw: st.DrawFn) -> Any:
+    """Random types that share and contain each other."""
+    known: list[str] = []
+
+    def kind(depth: int) -> Any:
+        choices = ["null", "boolean", "int", "long", "float", "double", "bytes", "string"]
+        shape = draw(st.integers(0, 9 if depth < 4 else 3))
+        if shape == 4:
+            return {"type": "array", "items": kind(depth + 1)}
+        if shape == 5:
+            return {"type": "map", "values": kind(depth + 1)}
+        if shape == 6:
+            return {"type": "fixed", "name": new("F"), "size": draw(st.integers(0, 3))}
+        if shape == 7 and known:
+            return draw(st.sampled_from(known))
+        if shape == 8:
+            branches = {json.dumps(b): b for b in (kind(depth + 1) for _ in range(2))}
+            kinds = {
+                b if isinstance(b, str) else b["type"]: b
+                for b in branches.values()
+                if not isinstance(b, list)
+            }
+            return ["null", *(b for k, b in kinds.items() if k != "null")]
+        if shape == 9:
+            name = new("R")
+            known.append(name)
+            fields = [(f"f{n}", kind(depth + 1)) for n in range(draw(st.integers(0, 3)))]
+            return record(name, *fields)
+        return draw(st.sampled_from(choices))
+
+    def new(prefix: str) -> str:
+        return f"{prefix}{draw(names)}x{len(known)}x{random.Random(len(known)).random()}".replace(
+            ".", ""
+        ) + str(draw(names))
+
+    known.append("Top")
+    return record("Top", *((f"f{n}", kind(0)) for n in range(draw(st.integers(1, 4)))))
+
+
+@settings(max_examples=150, deadline=None)
+@given(definitions(), st.lists(st.binary(max_size=60), max_size=6))
+def test_random_schemas_and_bytes_end_soon(definition: Any, payloads: list[bytes]) -> None:
+    try:
+        parsed = parse_avro(definition)
+    except InvalidSchemaDataError:
+        return
+    shape = AvroShape(parsed)
+    for payload in payloads:
+        walked = shape._is_within(payload)
+        if shape.bounds.within(pa.array([payload], pa.binary())) is not None:
+            assert not walked, "a payload is only refused if the walk refuses it"
+        if walked:
+            plain = fastavro.parse_schema(definition)
+            stream = io.BytesIO(payload)
+            try:
+                fastavro.schemaless_reader(stream, plain, None)
+            except Exception:
+                continue
+            assert stream.tell() == len(payload)
+    decoded(avro(definition), *payloads)
+
+
+@settings(max_examples=150, deadline=None)
+@given(definitions(), st.data())
+def test_what_is_written_by_others_is_within_the_bounds(
+    definition: Any, data: st.DataObject
+) -> None:
+    try:
+        shape = AvroShape(parse_avro(definition))
+        plain = fastavro.parse_schema(definition)
+        from fastavro.utils import generate_one
+
+        values = [generate_one(plain) for _ in range(3)]
+    except Exception:
+        return
+    for value in values:
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(stream, plain, value)
+        payload = stream.getvalue()
+        assert shape._is_within(payload) or len(payload) > 10_000
+        cut = payload[: data.draw(st.integers(0, max(len(payload) - 1, 0)))]
+        if len(cut) < len(payload):
+            assert not shape._is_within(cut)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(alphabet='"\\[]{},:x', max_size=9),
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.dictionaries(st.text(alphabet='"\\[]{},x', max_size=4), inner, max_size=4)
+        ),
+        max_leaves=30,
+    ),
+    st.integers(1, 40),
+)
+def test_the_shape_of_json(value: Any, step: int) -> None:
+    depth = objects = 0
+
+    def count(each: Any, around: int) -> int:
+        nonlocal depth, objects
+        if isinstance(each, list | dict):
+            depth = max(depth, around + 1)
+            objects += isinstance(each, dict)
+            inside = each if isinstance(each, list) else list(each.values())
+            return 1 + sum(count(one, around + 1) for one in inside)
+        return 1
+
+    values = count(value, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounds, "_STEP_BYTES", step)
+        found = json_shape(json.dumps(value).encode())
+    assert found[0] == depth
+    assert found[2] == objects
+    assert values <= found[1] <= values + found[2] + depth + values
+
+
+def test_only_suspicious_texts_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[int] = []
+    shape = json_shape
+    monkeypatch.setattr(bounds, "json_shape", lambda t: measured.append(len(t)) or shape(t))
+    ordinary = [json.dumps({"a": n, "l": [{"b": n}] * 20}).encode() for n in range(100)]
+    deep = b"[" * 200
+    for texts in ([*ordinary, deep], [deep], [deep, *ordinary], [*ordinary, deep, *ordinary]):
+        found = JsonBounds(2).within(pa.array([b"", *texts], pa.binary())[1:])
+        assert found is not None
+        assert np.flatnonzero(~found).tolist() == [texts.index(deep)]
+    assert measured == [200] * 4
+
+
+def test_a_protobuf_message_is_measured_to_its_end() -> None:
+    within = ProtobufBounds(OUTER, codec_type(OUTER))._check
+    assert within(b"")
+    assert within(b"\x08\x01\x12\x02\x08\x05")
+    for odd in (
+        b"\x08",
+        b"\x12\x05\x08",
+        b"\x12\xff\xff\xff\xff\x0f",
+        b"\x1b",
+        b"\x1c",
+        b"\x0f",
+        b"\x12\x01\x1b\x1c",
+        b"\x80" * 11,
+    ):
+        assert not within(odd)
+
+
+def codec_type(message: Message) -> pa.DataType:
+    from pulsark.rows.values.protobuf import ProtobufCodec
+
+    return ProtobufCodec(message).type
