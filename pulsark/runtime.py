@@ -305,7 +305,12 @@ class OsDisk:
 
     def write_atomic(self, path: str, data: bytes) -> None:
         temporary = path + ".tmp"
-        self._write_file(temporary, data)
+        try:
+            self._write_file(temporary, data)
+        except OSError:
+            with contextlib.suppress(OSError):  # a part of it would keep a full disk full
+                os.unlink(temporary)
+            raise
         os.rename(temporary, path)
         self._sync_dir(os.path.dirname(path))
 

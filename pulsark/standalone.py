@@ -65,7 +65,7 @@ class Standalone:
         metadata = await disks.open_store(alone=True)
         live_by(metadata, cleanup, self._failed)
         bookies = await disks.open_bookies(metadata, cleanup, self._failed)
-        stored = Stored(metadata, bookies, await disks.open_roots(metadata))
+        stored = Stored(metadata, bookies, await disks.open_roots(metadata), data=data_dir)
         settings = within_fleet(settings, len(bookies))
         served = ServedBroker(settings, runtime, stored, cleanup, adopt=self._adopt)
         warn_of_access(settings)

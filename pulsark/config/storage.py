@@ -130,6 +130,25 @@ class StorageSettings(QuotaSettings):
         le=600,
         own=True,
     )
+    diskUsageWarnThreshold: float = setting(
+        0.85, "", "The log, health and metrics warn of a disk that is fuller", ge=0.01, le=1
+    )
+    diskUsageThreshold: float = setting(
+        0.95,
+        "",
+        "They report a disk that is fuller as critical. Publishes are refused at the reserve: 5 % "
+        "of the disk, and at most 64 MiB",
+        ge=0.01,
+        le=1,
+    )
+    diskCheckIntervalMillis: int = setting(
+        5000,
+        "ms",
+        "Time between two looks at the free space of disks",
+        ge=100,
+        le=600_000,
+        own=True,
+    )
     sealEnabled: bool = setting(
         True, "", "Messages move from the journal into the table of their topic", own=True
     )

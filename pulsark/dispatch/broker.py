@@ -65,6 +65,7 @@ from pulsark.dispatch.upkeep.load_balance import AutoSplit, LoadShedding
 from pulsark.dispatch.upkeep.share import Share
 from pulsark.dispatch.upkeep.storage_quotas import StorageQuotas
 from pulsark.metadata.resources import Resources
+from pulsark.storage.bookie.disk_watch import disk_watch_of
 from pulsark.storage.bookie.known_bookies import KnownBookies, OwnBookies
 
 if TYPE_CHECKING:
@@ -109,6 +110,8 @@ class Broker:
         self.known_bookies: KnownBookies = OwnBookies(ledgers.bookies)
         """Replaced by who has a list of bookies that the brokers share."""
         self.tables = tables
+        self.disks = disk_watch_of(settings, (), (), runtime)
+        """Replaced by the process whose disks they are."""
         self.loop_stalls: LoopStalls | None = None
         """Set by the process whose loop it is."""
         self.urls = ServiceUrls()
@@ -431,6 +434,13 @@ class Broker:
         await self.cursor_logs.close()
         self.bundle_release.close()
         self.schemas.close()
+
+    @property
+    def refuses_publishes(self) -> bool:
+        """Whether the disks of so many bookies are full that publishes to new ledgers fail."""
+        needed, disks = self.settings.managedLedgerDefaultAckQuorum, self.disks
+        too_few = len(disks.homes) - disks.full_journals < needed if disks.homes else False
+        return too_few or self.ledgers.is_full(needed)
 
     @cached_property
     def bulk_publishing(self) -> BulkPublishing:

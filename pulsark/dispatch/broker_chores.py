@@ -8,6 +8,7 @@ from pulsark.dispatch.loop.chores import Chore
 from pulsark.dispatch.stats.load_reports import REPORT_SECONDS
 from pulsark.dispatch.topics.inactivity import drop_unused
 from pulsark.dispatch.upkeep.deleted_namespaces import DeletedNamespaces
+from pulsark.dispatch.upkeep.disk_relief import LOOK_SECONDS, DiskRelief
 from pulsark.dispatch.upkeep.interrupted_deletions import InterruptedDeletions
 from pulsark.dispatch.upkeep.storage_quotas import CHECK_SECONDS, FIRST_CHECK_SECONDS
 from pulsark.dispatch.upkeep.unloaded_policies import UnloadedPolicies
@@ -106,6 +107,15 @@ def _for_unloaded_topics(broker: Broker) -> Iterator[Chore]:
     every = settings.topicsAtRestCheckIntervalInSeconds
     if every:
         yield Chore("policies of unloaded topics", every, hold_policies)
+
+    async def trim_unloaded() -> None:
+        await unloaded.look_after(policies)
+
+    relief = DiskRelief(
+        settings, broker.clock, broker.ledgers, broker.topics, broker.disks, trim_unloaded
+    )
+    yield Chore("full disks", LOOK_SECONDS, relief.look, first_seconds=0.0)
+    yield Chore("unloaded topics on full disks", LOOK_SECONDS, relief.look_at_unloaded)
     unsealed = UnloadedSealing(broker.metadata, broker.tables, broker.sealing)
 
     async def seal() -> None:

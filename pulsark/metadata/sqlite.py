@@ -13,6 +13,7 @@ the lock of the data directory: a second process on the same file would end this
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 from dataclasses import dataclass
 from functools import partial
@@ -53,6 +54,8 @@ from pulsark.runtime import Runtime, Worker, run_in_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_SECONDS = 30.0
 
@@ -211,6 +214,8 @@ class SqliteMetadataStore(SingleWrites):
         self._closed = True
         try:
             await closing
+        except MetadataError as e:  # the next session ends this one
+            log.warning("cannot end the session of the metadata store in order: %s", e)
         finally:
             if self._look is not None:
                 self._look.cancel()
@@ -304,6 +309,8 @@ class SqliteMetadataStore(SingleWrites):
     def _close_writer(self) -> None:
         try:
             empty_log(self._writer)
+        except sqlite3.Error as e:  # what the log has is durable where it is
+            log.warning("cannot empty the log of the metadata store: %s", e)
         finally:
             self._writer.close()
 

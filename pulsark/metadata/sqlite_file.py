@@ -7,6 +7,7 @@ deletion. Opening such a file upgrades it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pulsark.runtime import Clock
+
+log = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 3
 APPLICATION_ID = 0x504C534B
@@ -63,6 +66,16 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _ROOM_BYTES = 1 << 20
 """With less than this, a start may fail because there is no room."""
 
+RESERVE_SUFFIX = "-reserve"
+"""What the name of the file beside the store ends with whose blocks are freed on a full disk."""
+
+RESERVE_BYTES_MAX = 2 << 20
+"""The size of that file, or 2 % of the disk if that is less: enough for hundreds of deletions."""
+
+_RESERVE_SHARE = 50
+_FREE_FOR_RESERVE = 8
+"""Multiple of its size that must be free for the file to be made: publishing goes first."""
+
 _crc32c = google_crc32c.value
 
 
@@ -86,6 +99,8 @@ def open_file(path: str, identity: str, clock: Clock, *, accept_loss: bool) -> s
     A new file gets ``identity``. ``MetadataError`` if something is damaged. With ``accept_loss``, a
     log with a broken frame is copied aside instead, and the frames after the break are lost.
     """
+    if _is_full(path):
+        release_reserve(path)
     _check_log(path, accept_loss=accept_loss)
     connection: sqlite3.Connection | None = None
     try:
@@ -123,6 +138,51 @@ def _is_full(path: str) -> bool:
     with contextlib.suppress(OSError):
         return OsDisk().space(os.path.dirname(path) or ".")[0] < _ROOM_BYTES
     return False
+
+
+def keep_reserve(path: str) -> None:
+    """Make the reserve beside the store's file, if it is missing and there is much room. Blocks."""
+    reserve, directory = f"{path}{RESERVE_SUFFIX}", os.path.dirname(path) or "."
+    if os.path.exists(reserve):
+        return
+    with contextlib.suppress(OSError):  # without it a full disk is harder to free, no more
+        free, total = OsDisk().space(directory)
+        size = min(RESERVE_BYTES_MAX, total // _RESERVE_SHARE)
+        if free < _FREE_FOR_RESERVE * size:
+            return
+        fd = os.open(reserve, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except BaseException:
+            os.unlink(reserve)
+            raise
+        finally:
+            os.close(fd)
+
+
+def release_reserve(path: str) -> bool:
+    """Give the blocks of the reserve back to the disk; returns whether there was one. Blocks."""
+    try:
+        os.unlink(f"{path}{RESERVE_SUFFIX}")
+    except OSError:
+        return False
+    log.warning("the disk of %s is full: using the room that was reserved for this", path)
+    return True
+
+
+def make_room(connection: sqlite3.Connection) -> None:
+    """Free room for a transaction on the store's full disk. Blocks."""
+    with contextlib.suppress(sqlite3.Error):
+        empty_log(connection)  # else the log keeps its greatest length
+    for _, name, path in connection.execute("PRAGMA database_list"):
+        if name == "main" and _is_full(path):
+            release_reserve(path)
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Return whether SQLite failed for want of room."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return isinstance(error, sqlite3.Error) and code == sqlite3.SQLITE_FULL
 
 
 def empty_log(connection: sqlite3.Connection) -> None:

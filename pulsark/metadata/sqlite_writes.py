@@ -14,7 +14,13 @@ from pulsark.errors import (
     OutcomeUnknownError,
 )
 from pulsark.metadata.changes import Change, Check, Delete, Put
-from pulsark.metadata.sqlite_file import WHAT_TO_DO, checksum, is_as_written
+from pulsark.metadata.sqlite_file import (
+    WHAT_TO_DO,
+    checksum,
+    is_as_written,
+    is_full,
+    make_room,
+)
 from pulsark.metadata.store import ABSENT, check_version, split_path, wrong_kind
 
 GET = (
@@ -43,8 +49,22 @@ def transaction(
     """Run operations in one transaction. An operation's ``MetadataError`` is its result.
 
     A ``MetadataError`` of ``before``, or any error that is raised, concerns all of them. Operations
-    check before they change anything, so a failed one leaves no trace.
+    check before they change anything, so a failed one leaves no trace. On a full disk the
+    transaction is tried once more, in the room that is kept for it.
     """
+    try:
+        return _attempt(connection, operations, before)
+    except MetadataError as e:
+        # SQLite writes the end of a transaction last: one that lacked room is not there.
+        if not is_full(e.__cause__):
+            raise
+        make_room(connection)
+    return _attempt(connection, operations, before)
+
+
+def _attempt(
+    connection: sqlite3.Connection, operations: Sequence[Operation], before: Operation
+) -> list[Any]:
     results: list[Any] = []
     committing = False
     try:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from pulsark.config.addresses import hosts_of
+from pulsark.config.store_urls import store_url
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.connection.server import Server
 from pulsark.dispatch.loop.garbage import Garbage
@@ -20,12 +21,15 @@ from pulsark.dispatch.loop.run_queue import RunQueue
 from pulsark.dispatch.loop.stalls import LoopStalls
 from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.dispatch.policies.schemas import Schemas
+from pulsark.metadata.sqlite_file import keep_reserve
 from pulsark.runtime import collect, resident_bytes
+from pulsark.storage.bookie.disk_watch import disk_watch_of
 from pulsark.storage.bookie.known_bookies import KnownBookies
 from pulsark.storage.ledger.manager import LedgerManager
 from pulsark.storage.ledger.placement import Places
 from pulsark.storage.roots.any_root import files_of_roots
 from pulsark.storage.roots.options import ObjectStoreOptions
+from pulsark.storage.roots.root_files import in_object_store
 from pulsark.storage.table.process.process import TableProcess
 from pulsark.storage.table.process.processors import Processors
 from pulsark.storage.table.tables import Tables
@@ -43,7 +47,9 @@ if TYPE_CHECKING:
     from pulsark.runtime import Runtime
     from pulsark.security.audit.audit import Audit
     from pulsark.security.tls import ServerTls
+    from pulsark.storage.backup.data_dir import DataDir
     from pulsark.storage.bookie.bookie import Bookie
+    from pulsark.storage.bookie.disk_watch import DiskWatch
     from pulsark.storage.ledger.store import LedgerStore
     from pulsark.storage.table.root_identity import StorageRoots
 
@@ -68,6 +74,8 @@ class Stored:
     """Where the metadata of ledgers are, if not in the metadata store."""
     fleet: Fleet | None = None
     """What the cluster knows of its bookies, if they are not this machine's."""
+    data: DataDir | None = None
+    """The directories of this machine's bookies and metadata store, if it has some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +136,19 @@ class ServedBroker:
         self.broker = Broker(settings, runtime, stored.metadata, ledgers, tables)
         if stored.fleet is not None:
             self.broker.known_bookies = stored.fleet
+        self.broker.disks = self._disk_watch(stored, runtime)
+        cleanup.callback(self.broker.disks.close)  # after the chores that use it
         cleanup.push_async_callback(self.broker.close)
+
+    def _disk_watch(self, stored: Stored, runtime: Runtime) -> DiskWatch:
+        roots = [root for root in stored.roots.paths if not in_object_store(root)]
+        if stored.data is None:
+            return disk_watch_of(self._settings, (), roots, runtime)
+        homes = stored.data.homes
+        watch = disk_watch_of(self._settings, homes, [stored.data.path, *roots], runtime)
+        if not store_url(self._settings):
+            watch.keep = partial(keep_reserve, stored.data.metadata_path)
+        return watch
 
     async def start(self) -> ServiceUrls:
         """Open the ports and serve; returns this broker's own addresses."""

@@ -44,9 +44,39 @@ PULSAR_VERSION = "4.0.7"
 
 @router.get("/brokers/health", needs=superuser)
 async def health(broker: BrokerOf) -> Response:
-    """``ok`` when the metadata store answers."""
+    """``ok`` when the metadata store answers and publishes are taken; 503 on a full disk."""
     await broker.resources.clusters.list()
+    if broker.refuses_publishes:
+        why = "; ".join(broker.disks.problems()) or "the disks of the bookies are full"
+        raise fail(503, f"Publishes are refused: {why}")
     return text("ok")
+
+
+@router.get("/brokers/health/detail", needs=superuser)
+async def health_detail(broker: BrokerOf) -> Response:
+    """The state of this broker's disks and bookies, whatever it is."""
+    disks = broker.disks
+    configured, there = broker.settings.bookies, broker.ledgers.bookie_count
+    return value(
+        {
+            "status": disks.level.name,
+            "refusesPublishes": broker.refuses_publishes,
+            "problems": disks.problems(),
+            "disks": [
+                {
+                    "path": use.path,
+                    "state": use.level.name,
+                    "freeBytes": use.free,
+                    "totalBytes": use.total,
+                    "usedShare": round(use.used_share, 4),
+                    "error": use.error,
+                }
+                for use in disks.uses
+            ],
+            "bookiesConfigured": configured,
+            "bookiesAvailable": there,
+        }
+    )
 
 
 @router.get("/brokers/ready", needs=login)

@@ -6,6 +6,7 @@ called ``_total``: that is how Pulsar has it. Series exist for topics that are l
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from pulsark.dispatch.stats.stats import Stats
 from pulsark.limits import METRICS_PER_TURN_MAX
 from pulsark.security.expiries import Expiries
 from pulsark.security.logins import Logins
+from pulsark.storage.bookie.disk_watch import DiskWatch
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
@@ -272,7 +274,9 @@ def _broker_samples(broker: Broker, everything: Sums) -> Iterator[Sample]:
     yield "pulsark_unread_output_bytes", (), broker.output_buffer.bytes
     health = (("broker", broker.settings.advertisedAddress), ("metric", "health"))
     configured, there = broker.settings.bookies, broker.ledgers.bookie_count
-    yield "pulsar_health", health, int(there >= configured)
+    takes_all = there >= configured and not broker.refuses_publishes
+    yield "pulsar_health", health, int(takes_all)
+    yield from _disks(broker.disks)
     yield "pulsark_bookies_configured", (), configured
     yield "pulsark_bookies_available", (), there
     yield "pulsar_lb_bundles_split_total", (), broker.bundle_split.done
@@ -293,6 +297,26 @@ def _broker_samples(broker: Broker, everything: Sums) -> Iterator[Sample]:
     if broker.audit is not None:
         yield from _audit(broker.audit)
     yield "pulsar_version_info", (("version", __version__), ("commit", "")), 1
+
+
+def _disks(disks: DiskWatch) -> Iterator[Sample]:
+    """The room on the disks of this process, with BookKeeper's names where it has some."""
+    ledgers = {home.ledger_dir for home in disks.homes}
+    for use in disks.uses:
+        if use.error:
+            continue
+        where = (("path", use.path),)
+        yield "pulsark_disk_free_bytes", where, use.free
+        yield "pulsark_disk_total_bytes", where, use.total
+        yield "pulsark_disk_state", where, use.level
+        if use.path in ledgers:
+            name = re.sub(r"\W", "_", use.path)
+            yield f"bookie_ledger_dir_{name}_usage", (), 100 * use.used_share
+    if disks.homes:
+        writable = len(disks.homes) - disks.full_journals
+        yield "bookie_ledger_num_dirs", (), len(disks.homes)
+        yield "bookie_ledger_writable_dirs", (), writable
+        yield "bookie_SERVER_STATUS", (), int(writable > 0)
 
 
 def _logins(logins: Logins) -> Iterator[Sample]:

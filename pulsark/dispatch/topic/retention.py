@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.loop.turns import in_turns
@@ -53,6 +54,49 @@ class TopicRetention:
         await self._topic.ledger.trim(point)
         self.trimmed()
 
+    @property
+    def freeable_bytes(self) -> int:
+        """Bytes of consumed messages, if something of them may go now; else 0.
+
+        Unlike in ``trim`` the open ledger counts: ``relieve`` closes it.
+        """
+        topic = self._topic
+        if topic.closed:
+            return 0
+        consumed = self._consumed_by_clients()
+        if not (
+            self._may_close(consumed) or next(self._points(frozenset(), consumed), None) is not None
+        ):
+            return 0
+        return topic.ledger.total_size - topic.ledger.bytes_after(consumed)
+
+    async def relieve(self) -> None:
+        """Trim for the sake of a full disk, and close a consumed ledger so that it can go.
+
+        Nothing may be appended there at the moment, so no append would close it. ``StorageError``.
+        """
+        topic = self._topic
+        if topic.deduplication is not None and self._consumed() < self._consumed_by_clients():
+            topic.deduplication.save(topic.ledger.last_confirmed)
+        await topic.cursors.sync()  # only what is durable makes room
+        if self._may_close(self._consumed()):
+            await topic.ledger.close_ledger()
+        await self.trim()
+
+    def _may_close(self, consumed: Position) -> bool:
+        """Return whether the open ledger is consumed, and goes once it is closed and old."""
+        topic = self._topic
+        info = topic.ledger.newest_ledger()
+        if info is None or not info.open or not info.entries or topic.ledger.is_terminated:
+            return False
+        policies = topic.policies
+        keeps = [policies.retention]
+        if policies.sealing.enabled:
+            keeps.append(policies.table_retention)
+        return Position(info.ledger_id, info.entries - 1) <= consumed and all(
+            retention.lets_go(sys.maxsize, 0) for retention in keeps
+        )
+
     def trimmed(self) -> None:
         """Ledgers are gone, and their entries for every reader."""
         topic = self._topic
@@ -101,7 +145,9 @@ class TopicRetention:
     def _may_trim(self, in_table: frozenset[int]) -> bool:
         return next(self._points(in_table), None) is not None
 
-    def _points(self, in_table: set[int] | frozenset[int] | None) -> Iterator[Position]:
+    def _points(
+        self, in_table: set[int] | frozenset[int] | None, consumed: Position | None = None
+    ) -> Iterator[Position]:
         topic = self._topic
         if topic.closed:
             return iter(())
@@ -109,7 +155,7 @@ class TopicRetention:
         return trim_points(
             topic.ledger.each_ledger(),
             topic.ledger.total_size,
-            self._consumed(),
+            self._consumed() if consumed is None else consumed,
             policies.retention,
             topic.sure_clock.now_ms(),
             policies.table_retention,
@@ -121,4 +167,12 @@ class TopicRetention:
         return min(
             (cursor.trim_position for cursor in self.durable_cursors()),
             default=self._topic.ledger.last_confirmed,
+        )
+
+    def _consumed_by_clients(self) -> Position:
+        """As ``_consumed``, but not held back by deduplication, which can be saved at any time."""
+        topic = self._topic
+        return min(
+            (s.cursor.trim_position for s in topic.subscriptions.values() if s.durable),
+            default=topic.ledger.last_confirmed,
         )

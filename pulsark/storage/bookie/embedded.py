@@ -287,7 +287,7 @@ class EmbeddedBookie:
             return LedgerFencedError(
                 f"ledger {ledger_id} may have been fenced in a damaged part of the journal"
             )
-        return self._journal.refuses(record.size, record.reserve)
+        return self._journal.refuses(record.size, record.reserve, last=recovery)
 
     async def tail(self, ledger_id: int, *, fence: bool) -> LedgerTail:
         if fence and ledger_id not in self._index.tombstones:
@@ -339,7 +339,7 @@ class EmbeddedBookie:
                 future.set_result(None)
 
         record = JournalRecord(kind, ledger_id, first, -1, payloads, True, done)
-        record.error = self._journal.refuses(record.size, True)
+        record.error = self._journal.refuses(record.size, True, last=True)
         self._journal.add(record)
         await future
 

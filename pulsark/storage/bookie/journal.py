@@ -41,6 +41,8 @@ FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 SPACE_CHECK_BYTES = 16 << 20
 SPACE_CHECK_SECONDS = 1.0
 SPACE_RETRY_SECONDS = 0.1
+LAST_PART = 4
+"""The last quarter of the reserve is for fences, recoveries, deletions and what follows them."""
 ROLL_EARLY_PART = 8
 """On a full disk a segment ends early once it has this part of its size."""
 
@@ -161,6 +163,8 @@ class Journal:
         self._segment_limit = 0
         self._room = 0
         """Bytes that may still be accepted without touching the reserve."""
+        self._reserve = 0
+        """Free bytes that ``_room`` leaves."""
         self._unchecked = 0
         """Bytes written since the free space was looked at."""
         self._checked_at = -math.inf
@@ -181,14 +185,19 @@ class Journal:
         self._note_space(written.space)
         return written
 
-    def refuses(self, size: int, reserve: bool) -> StorageError | None:
-        """Why a record of this size cannot be taken now, if so. Counts it if it can."""
+    def refuses(self, size: int, reserve: bool, *, last: bool = False) -> StorageError | None:
+        """Why a record of this size cannot be taken now, if so. Counts it if it can.
+
+        ``last``: it may use the last part of the reserve, too, which is kept for what frees space.
+        """
         if self.failed is not None:
             return self.failed
-        if self._room < size and not reserve:
-            if self._runtime.clock.monotonic() >= self._checked_at + SPACE_RETRY_SECONDS:
-                self.look_for_room()
-            return StorageFullError("the journal's disk is full: only its reserve is left")
+        if self._room < size and not last:
+            left = self._reserve // LAST_PART if reserve else self._reserve
+            if self._room + self._reserve - left < size:
+                if self._runtime.clock.monotonic() >= self._checked_at + SPACE_RETRY_SECONDS:
+                    self.look_for_room()
+                return StorageFullError("the journal's disk is full: only its reserve is left")
         self._room -= size
         return None
 
@@ -286,7 +295,7 @@ class Journal:
         if self._rider is not None and (pending or self._rider_due):
             record = self._riding = self._rider
             self._rider, self._rider_due = None, False
-            record.error = self.refuses(record.size, record.reserve)
+            record.error = self.refuses(record.size, record.reserve, last=True)
             if record.error is None:
                 self.pending_bytes += record.size
             pending.appendleft(record)
@@ -382,7 +391,8 @@ class Journal:
 
     def _note_space(self, space: tuple[int, int]) -> None:
         free, total = space
-        self._room = free - self._settings.reserve(total) - self.pending_bytes
+        self._reserve = self._settings.reserve(total)
+        self._room = free - self._reserve - self.pending_bytes
         self._unchecked = 0
         self._checked_at = self._runtime.clock.monotonic()
 

@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import replace
 from enum import Enum
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from pulsark.errors import StorageError
+from pulsark.errors import StorageError, StorageFullError
 from pulsark.storage.ledger.placement import (
     SLOW_SECONDS,
     Failures,
@@ -18,8 +18,11 @@ from pulsark.storage.ledger.placement import (
 )
 from pulsark.storage.ledger.troubles import Troubles
 
+FULL_PROBE_SECONDS: Final = 2.0
+"""Time after which one new ledger may try a bookie again that had no room."""
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from pulsark.runtime import Runtime
     from pulsark.storage.bookie.bookie import Bookie
@@ -48,6 +51,8 @@ class LedgerBookies:
         self.troubles = Troubles()
         """Told of what fails with them."""
         self._failures: dict[str, Failures] = {}
+        self.full: dict[str, float] = {}
+        """Bookies that refused an append for want of room, and when to try them again."""
         self._slow: dict[str, float] = {}
         """Until when bookies are read last."""
         self._given: dict[Bookie, None] = {}
@@ -92,10 +97,30 @@ class LedgerBookies:
         """All that are there now."""
         return list(self._bookies.values())
 
-    def failed(self, bookie_id: str) -> None:
-        """A write to this bookie failed."""
+    def failed(self, bookie_id: str, error: BaseException | None = None) -> None:
+        """Note that a write to this bookie failed.
+
+        A bookie without room is not suspect: new ledgers leave it out until it has room again.
+        """
+        if isinstance(error, StorageFullError):
+            self.full[bookie_id] = self._runtime.clock.monotonic() + FULL_PROBE_SECONDS
+            return
         now, before = self._runtime.clock.monotonic(), self._failures.get(bookie_id)
         self._failures[bookie_id] = first_failure(now) if before is None else before.and_one_at(now)
+
+    def has_room(self, bookie_ids: Iterable[str]) -> None:
+        """Note that these bookies stored entries that may not use the reserve."""
+        for bookie_id in bookie_ids:
+            self.full.pop(bookie_id, None)
+
+    def try_full(self) -> None:
+        """Let new ledgers try full bookies at once: something was freed."""
+        now = self._runtime.clock.monotonic()
+        self.full = dict.fromkeys(self.full, now)
+
+    def is_full(self, ack_quorum: int) -> bool:
+        """Return whether too few bookies have room for entries, as far as their answers tell."""
+        return bool(self.full) and sum(n not in self.full for n in self._writable()) < ack_quorum
 
     def is_suspect(self, bookie_id: str) -> bool:
         """Whether the bookie failed lately, or is not there."""
@@ -135,20 +160,28 @@ class LedgerBookies:
     def attainable(self, config: LedgerConfig) -> LedgerConfig:
         """The config with as many copies as there are bookies.
 
-        Raises ``StorageError`` if they are fewer than an ack quorum.
+        Raises ``StorageError`` if they are fewer than an ack quorum, and ``StorageFullError`` if
+        they would be enough but have no room.
         """
-        count = len(self._writable())
+        count = len(self._with_room(config))
         if count < config.ack_quorum:
+            if len(self._writable()) >= config.ack_quorum:
+                raise StorageFullError(
+                    f"the disks of {len(self.full)} bookies are full; free or acknowledge messages"
+                )
             raise StorageError(f"{config.ack_quorum} bookies are needed and {count} are there")
         if config.ensemble_size <= count:
             return config
         return replace(config, ensemble_size=count, write_quorum=min(config.write_quorum, count))
 
-    def choose(self, count: int) -> list[Bookie]:
+    def choose(self, config: LedgerConfig) -> list[Bookie]:
         """Bookies for a new ensemble, by chance and by rack; suspects only where others lack."""
-        names = self._writable()
+        count, names = config.ensemble_size, self._with_room(config)
         names = self._runtime.rng.sample(names, len(names))
         chosen = spread(names, count, self._places.rack, self.is_suspect)
+        if self.full and not config.reserve:
+            probe_at = self._runtime.clock.monotonic() + FULL_PROBE_SECONDS
+            self.full.update({name: probe_at for name in chosen if name in self.full})
         return [self._bookies[name] for name in chosen]
 
     async def wait_for(self, count: int, ensemble: Sequence[Bookie]) -> None:
@@ -167,7 +200,11 @@ class LedgerBookies:
 
     def spare(self, taken: Collection[str]) -> Bookie | None:
         """A bookie that is not among ``taken`` and not suspect."""
-        names = [n for n in self._writable() if n not in taken and not self.is_suspect(n)]
+        names = [
+            n
+            for n in self._writable()
+            if n not in taken and n not in self.full and not self.is_suspect(n)
+        ]
         if not names:
             return None
         beside = [n for n in taken if not self.is_suspect(n)]
@@ -176,3 +213,11 @@ class LedgerBookies:
 
     def _writable(self) -> list[str]:
         return [name for name in sorted(self._bookies) if self._places.is_writable(name)]
+
+    def _with_room(self, config: LedgerConfig) -> list[str]:
+        """Return the writable bookies for a ledger. One that was full may be tried now and then."""
+        names = self._writable()
+        if not self.full or config.reserve:
+            return names
+        now = self._runtime.clock.monotonic()
+        return [name for name in names if self.full.get(name, 0.0) <= now]

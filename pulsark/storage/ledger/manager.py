@@ -81,6 +81,8 @@ class LedgerManager:
         self._bookies = LedgerBookies(bookies, runtime, places)
         self.shortage = self._bookies.shortage
         """Whether a ledger lacks copies."""
+        self.is_full, self.try_full = self._bookies.is_full, self._bookies.try_full
+        """Whether bookies have no room for entries; and that there may be room again."""
         self.troubles = self._bookies.troubles
         """Told of what fails with ledgers that are written."""
         self._clock = runtime.clock
@@ -132,7 +134,7 @@ class LedgerManager:
         many bookies are away they are waited for: a ledger whose first append fails is of no use.
         """
         config = self._bookies.attainable(config)
-        ensemble = self._bookies.choose(config.ensemble_size)
+        ensemble = self._bookies.choose(config)
         await self._bookies.wait_for(config.ack_quorum, ensemble)
         if ledger_id is None:
             ledger_id = await self._store.new_id()

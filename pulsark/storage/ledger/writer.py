@@ -252,6 +252,8 @@ class LedgerWriter:
         if last_confirmed > self.last_confirmed:
             self.last_confirmed = last_confirmed
             self._forget_confirmed()
+            if self._bookies.full and not self._reserve:
+                self._bookies.has_room(s.bookie.bookie_id for s in self._slots if not s.failed)
             self._listener.ledger_confirmed(self.ledger_id, last_confirmed)
         if self._waiting:
             self._wake()
@@ -326,7 +328,7 @@ class LedgerWriter:
         slot.failed = True
         # What it confirmed above the LAC no longer counts: it leaves the ensemble.
         slot.confirmed = -1
-        self._bookies.failed(slot.bookie.bookie_id)
+        self._bookies.failed(slot.bookie.bookie_id, error)
         self._failure = error if isinstance(error, StorageError) else StorageError(str(error))
         if self._change is not None:
             return

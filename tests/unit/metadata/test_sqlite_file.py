@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import sqlite3
@@ -12,10 +13,19 @@ from typing import Any
 
 import pytest
 
-from pulsark.errors import MetadataError
+from pulsark.errors import MetadataError, MetadataRefusedError
 from pulsark.metadata import sqlite_file
-from pulsark.metadata.sqlite_file import open_file
-from pulsark.runtime import SystemClock
+from pulsark.metadata.changes import Put
+from pulsark.metadata.sqlite import SqliteMetadataStore
+from pulsark.metadata.sqlite_file import (
+    RESERVE_SUFFIX,
+    keep_reserve,
+    open_file,
+    release_reserve,
+)
+from pulsark.metadata.sqlite_writes import commit, transaction
+from pulsark.metadata.store import ABSENT
+from pulsark.runtime import OsDisk, Runtime, SystemClock
 
 RESTORE, MAKE_ROOM = "Restore a backup", "make room"
 
@@ -83,3 +93,65 @@ def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
     said = refused(tmp_path / "nowhere" / "metadata.db")
     assert "ulimit -n" in said
     assert RESTORE not in said
+
+
+def test_a_write_on_a_full_disk_uses_the_reserve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metadata.db"
+    connection = open_file(str(path), "id", SystemClock(), accept_loss=False)
+    keep_reserve(str(path))
+    reserve = tmp_path / f"metadata.db{RESERVE_SUFFIX}"
+    assert reserve.stat().st_mode & 0o777 == 0o600
+    assert reserve.stat().st_blocks * 512 >= 1 << 20
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    def release(_: str) -> bool:
+        connection.execute("PRAGMA max_page_count = 1000000")
+        return release_reserve(str(path))
+
+    monkeypatch.setattr(sqlite_file, "release_reserve", release)
+    monkeypatch.setattr(sqlite_file, "_is_full", lambda _: True)
+    large = Put("/a/b", bytes(200_000), ABSENT)
+    assert transaction(connection, [lambda c: commit(c, [large], 0)]) == [[0]]
+    assert not reserve.exists()
+    connection.close()
+
+
+def test_without_a_reserve_the_write_fails_and_says_that_nothing_was_written(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "metadata.db"
+    connection = open_file(str(path), "id", SystemClock(), accept_loss=False)
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+    large = Put("/a/b", bytes(200_000), ABSENT)
+    with pytest.raises(MetadataRefusedError, match="full"):
+        transaction(connection, [lambda c: commit(c, [large], 0)])
+    connection.close()
+
+
+def test_a_store_on_a_full_disk_closes_in_order(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        store = await SqliteMetadataStore.open(str(tmp_path / "metadata.db"), Runtime())
+        await store.put("/a", b"1", ABSENT)
+
+        def fails(_: object) -> None:
+            raise sqlite3.OperationalError("database or disk is full")
+
+        store._end = fails
+        await store.close()
+
+    asyncio.run(main())
+    assert "cannot end the session" in caplog.text
+
+
+def test_the_reserve_is_not_made_on_a_disk_with_little_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OsDisk, "space", lambda *_: (5 << 20, 200 << 20))
+    keep_reserve(str(tmp_path / "metadata.db"))
+    assert list(tmp_path.iterdir()) == []

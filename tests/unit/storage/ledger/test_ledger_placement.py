@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsark.errors import StorageError
-from pulsark.storage.ledger.bookies import LedgerBookies
+from pulsark.errors import StorageError, StorageFullError
+from pulsark.storage.ledger.bookies import FULL_PROBE_SECONDS, LedgerBookies
 from pulsark.storage.ledger.metadata import LedgerConfig
 from pulsark.storage.ledger.placement import (
     QUARANTINE_SECONDS_MAX,
@@ -71,7 +72,9 @@ def test_a_spare_is_in_a_rack_that_has_none_of_the_others() -> None:
         places = Racks(dict(zip(names, "xxyyzz", strict=True)))
         bookies = LedgerBookies(cluster.bookies, cluster.runtime, places)
         for _ in range(20):
-            assert len({places.rack(b.bookie_id) for b in bookies.choose(3)}) == 3
+            assert (
+                len({places.rack(b.bookie_id) for b in bookies.choose(LedgerConfig(3, 3, 2))}) == 3
+            )
         bookies.failed("b1")
         for _ in range(20):
             spare = bookies.spare(["b1", "b3", "b5"])
@@ -87,7 +90,7 @@ def test_what_cannot_be_written_is_not_chosen() -> None:
         bookies = LedgerBookies(cluster.bookies, cluster.runtime, places)
         places.read_only = {"b1", "b2"}
         assert bookies.attainable(LedgerConfig(3, 3, 2)) == LedgerConfig(2, 2, 2)
-        assert {b.bookie_id for b in bookies.choose(3)} == {"b3", "b4"}
+        assert {b.bookie_id for b in bookies.choose(LedgerConfig(3, 3, 2))} == {"b3", "b4"}
         assert bookies.spare(["b3", "b4"]) is None
         places.read_only.add("b3")
         with pytest.raises(StorageError, match="2 bookies are needed and 1 are there"):
@@ -121,3 +124,41 @@ def test_who_fails_again_is_left_alone_for_longer() -> None:
         assert failures.seconds == min(SUSPECT_SECONDS * 2**n, QUARANTINE_SECONDS_MAX)
     later = failures.until + QUARANTINE_SECONDS_MAX + 1
     assert failures.and_one_at(later) == first_failure(later)
+
+
+def test_a_full_bookie_gets_no_new_ledgers_but_those_that_may_use_the_reserve() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 2)
+        bookies = LedgerBookies(cluster.bookies, cluster.runtime)
+        config, of_cursors = LedgerConfig(1, 1, 1), LedgerConfig(2, 2, 2, reserve=True)
+        bookies.failed("b1", StorageFullError("b1 is full"))
+        assert not bookies.is_suspect("b1")
+        assert {b.bookie_id for _ in range(20) for b in bookies.choose(config)} == {"b2"}
+        assert bookies.spare(["b2"]) is None
+        assert not bookies.is_full(1)
+        assert bookies.is_full(2)
+        bookies.failed("b2", StorageFullError("b2 is full"))
+        with pytest.raises(StorageFullError, match="the disks of 2 bookies are full"):
+            bookies.attainable(config)
+        assert bookies.attainable(of_cursors) == of_cursors
+        assert len(bookies.choose(of_cursors)) == 2
+        bookies.has_room(["b2"])
+        assert [b.bookie_id for b in bookies.choose(config)] == ["b2"]
+
+    simulate(main)
+
+
+def test_one_new_ledger_at_a_time_tries_a_full_bookie() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 1)
+        bookies, config = LedgerBookies(cluster.bookies, cluster.runtime), LedgerConfig(1, 1, 1)
+        bookies.failed("b1", StorageFullError("b1 is full"))
+        await asyncio.sleep(FULL_PROBE_SECONDS)
+        bookies.attainable(config)
+        bookies.choose(config)
+        with pytest.raises(StorageFullError):
+            bookies.attainable(config)
+        bookies.try_full()  # something was freed
+        assert bookies.attainable(config) == config
+
+    simulate(main)

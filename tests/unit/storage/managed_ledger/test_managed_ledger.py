@@ -393,7 +393,7 @@ def test_a_full_disk_fails_at_once_and_heals_by_itself() -> None:
         assert appends.failed_contexts == list(range(1, 60))
         assert numbers(await read_all(managed)) == [0]
         cluster.all[0].full = False
-        await asyncio.sleep(1.1)
+        await asyncio.sleep(2.1)
         assert managed.full_error() is None
         await put(managed, 60)
         assert appends.contexts == [0, 60]
