@@ -120,7 +120,7 @@ class DiskWatch:
 
     @property
     def full_journals(self) -> int:
-        """How many bookies of this machine refuse publishes: the disks of their journals are full."""
+        """How many bookies here refuse publishes, because their journals' disks are full."""
         full = {use.path for use in self.uses if use.level is DiskLevel.FULL}
         return sum(home.journal_dir in full for home in self.homes)
 
