@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsark.errors import ProtocolError
+from pulsark.limits import ROW_BATCH_MESSAGES_MAX, ROW_PAYLOAD_BYTES_MAX
 from pulsark.rows.arrow.arrays import MessageColumns, merge, microseconds
 from pulsark.rows.arrow.schema import (
     ALL_COLUMNS,
@@ -31,12 +32,7 @@ from pulsark.rows.arrow.schema import (
 from pulsark.rows.batched import Batches
 from pulsark.rows.entries import entries_of
 from pulsark.rows.one_by_one import PlainRows
-from pulsark.rows.single import (
-    METADATA_START,
-    UNCOMPRESSED_BYTES_MAX,
-    Alone,
-    AloneEntries,
-)
+from pulsark.rows.single import METADATA_START, Alone, AloneEntries
 from pulsark.wire.compression import decompress
 from pulsark.wire.entry import CHECKSUM_END, MAGIC, EntryHeader, checksum_ok, parse_entry
 from pulsark.wire.text_fields import as_text
@@ -185,6 +181,9 @@ class RowBuilder:
         elif head.marker:
             self._add_empty(number, head, entry)
         elif head.batched and not _opaque(head.metadata):
+            if head.messages > ROW_BATCH_MESSAGES_MAX:
+                self._add_damaged(number)
+                return
             try:
                 payload = _uncompressed(head, entry)
                 self.rows += self._batches.add(number, head, payload, *self._limits[number])
@@ -214,7 +213,7 @@ class RowBuilder:
         self.size += len(raw)
 
     def _add_damaged(self, number: int) -> None:
-        """A row for a batch that cannot be taken apart."""
+        """A row for a batch that cannot be taken apart, or has too many messages."""
         head = self._heads[number]
         if head is not None and self._limits[number][0] < 0:
             raw = self._entries[number][head.payload_offset :]
@@ -491,7 +490,7 @@ def _uncompressed(head: EntryHeader, entry: bytes) -> bytes:
     if not metadata.compression:
         return payload
     return decompress(
-        metadata.compression, payload, metadata.uncompressed_size, UNCOMPRESSED_BYTES_MAX
+        metadata.compression, payload, metadata.uncompressed_size, ROW_PAYLOAD_BYTES_MAX
     )
 
 

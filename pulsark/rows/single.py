@@ -16,6 +16,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from pulsark.errors import ProtocolError
+from pulsark.limits import ROW_PAYLOAD_BYTES_MAX
 from pulsark.rows.arrow.arrays import Bools, Ints, MessageColumns, binary, slices, text, times
 from pulsark.rows.arrow.fields import PADDING, Fields, only, texts_of
 from pulsark.rows.arrow.schema import MILLISECONDS_MAX
@@ -34,9 +35,6 @@ _BATCH_TAG = b"\x58"
 """The tag of ``num_messages_in_batch``; without it an entry is no batch."""
 _COMPRESSION_TAG = bytes([_COMPRESSION])
 """The tag of ``compression``; without it, no payload is compressed."""
-
-UNCOMPRESSED_BYTES_MAX = 256 << 20
-"""A payload that claims to become larger is kept as it was sent."""
 
 _checksum = struct.Struct(">I").unpack_from
 _CHECKSUM_START = CHECKSUM_END - 4
@@ -84,7 +82,7 @@ class Alone:
         if _COMPRESSION_TAG in metadata:
             try:
                 self._size.ParseFromString(metadata)
-                size = max(size, min(self._size.uncompressed_size, UNCOMPRESSED_BYTES_MAX))
+                size = max(size, min(self._size.uncompressed_size, ROW_PAYLOAD_BYTES_MAX))
             except DecodeError:
                 pass
         self.size += size
@@ -185,7 +183,7 @@ def _decompressed(
         places.tolist(), compressions[places].tolist(), sizes[places].tolist(), strict=True
     ):
         try:
-            found[place] = decompress(kind, found[place] or b"", size, UNCOMPRESSED_BYTES_MAX)
+            found[place] = decompress(kind, found[place] or b"", size, ROW_PAYLOAD_BYTES_MAX)
         except ProtocolError:
             damaged[place] = True
     return damaged if damaged.any() else binary(found)

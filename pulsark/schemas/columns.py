@@ -13,7 +13,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pulsark.limits import VALUE_FIELDS_MAX, VALUE_TYPE_BYTES_MAX
+from pulsark.limits import SCHEMA_DEPTH_MAX, VALUE_FIELDS_MAX, VALUE_TYPE_BYTES_MAX
 from pulsark.schemas import key_value
 from pulsark.schemas.avro import (
     PRIMITIVES,
@@ -267,14 +267,23 @@ class _TooManyFieldsError(Exception):
 
 
 class _AvroColumns:
-    """Counts the fields: types may name each other."""
+    """Counts the fields and levels: types may name each other."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
         self._left = VALUE_FIELDS_MAX
+        self._levels_left = 2 * SCHEMA_DEPTH_MAX
 
     def of(self, avro: AvroType, inside: tuple[str, ...]) -> ColumnType | None:
         """The type of a column; ``None`` without one. ``inside`` are the records around it."""
+        self._levels_left -= 1
+        if self._levels_left < 0:
+            raise _TooManyFieldsError
+        found = self._of(avro, inside)
+        self._levels_left += 1
+        return found
+
+    def _of(self, avro: AvroType, inside: tuple[str, ...]) -> ColumnType | None:
         match avro:
             case Primitive(kind, logical):
                 if self._as_json:

@@ -21,7 +21,7 @@ from pulsark.schemas.avro import load_json
 from pulsark.schemas.definition import InvalidSchemaDataError, SchemaData, SchemaType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 PARSING_INFO: Final = "__PARSING_INFO__"
 """The property of a PROTOBUF schema with the message's fields."""
@@ -109,21 +109,37 @@ def _descriptor(root: str, files: Sequence[Any]) -> Any:
     from google.protobuf import descriptor_pool
 
     pool = descriptor_pool.DescriptorPool()
-    left = {file.name: file for file in files}
-    while left:
-        ready = [name for name, file in left.items() if not left.keys() & set(file.dependency)]
-        if not ready:
-            raise _NothingToShow
-        for name in ready:
-            try:
-                pool.Add(left.pop(name))
-            except (TypeError, ValueError):
-                # Something that it needs is missing, or it contradicts itself.
-                raise _NothingToShow from None
+    for file in _imported_first(files):
+        try:
+            pool.Add(file)
+        except (TypeError, ValueError):
+            # Something that it needs is missing, or it contradicts itself.
+            raise _NothingToShow from None
     try:
         return pool.FindMessageTypeByName(root)
     except KeyError:
         raise _NothingToShow from None
+
+
+def _imported_first(files: Sequence[Any]) -> Iterator[Any]:
+    """Return files in an order in which each follows those that it imports."""
+    by_name = {file.name: file for file in files}
+    waits: dict[str, int] = {}
+    importers: dict[str, list[str]] = {}
+    for name, file in by_name.items():
+        imports = {each for each in file.dependency if each in by_name}
+        waits[name] = len(imports)
+        for each in imports:
+            importers.setdefault(each, []).append(name)
+    ready = [name for name, count in waits.items() if not count]
+    for name in ready:  # grows
+        yield by_name[name]
+        for importer in importers.get(name, ()):
+            waits[importer] -= 1
+            if not waits[importer]:
+                ready.append(importer)
+    if len(ready) < len(by_name):
+        raise _NothingToShow
 
 
 class _Walk:

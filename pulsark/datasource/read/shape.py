@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,8 @@ import pyarrow.compute as pc
 from pulsark.datasource.options.errors import DataSourceError
 from pulsark.rows import ROW_SCHEMA
 from pulsark.rows.values import ValueColumn
+from pulsark.rows.values.bounds import JsonBounds, repeated_width
+from pulsark.rows.values.json_form import loaded
 from pulsark.rows.values.types import arrow_type, column_of
 from pulsark.schemas.definition import SchemaData
 from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
@@ -89,8 +90,10 @@ class Shape:
         payload = self._layout.payload
         assert payload is not None
         if self._json:
-            values = column_of(
-                [_loaded(text) for text in payloads.to_pylist()], arrow_type(payload)
+            kind = arrow_type(payload)
+            values = JsonBounds(repeated_width(kind)).decoded(
+                payloads,
+                lambda texts: column_of([_loaded(text) for text in texts.to_pylist()], kind),
             )
         elif payload == "binary":
             values = payloads
@@ -115,7 +118,7 @@ class Shape:
 def _loaded(text: bytes | None) -> Any:
     """What JSON says, if it is an object; what is not in it is null."""
     try:
-        found = json.loads(text) if text is not None else None
+        found = loaded(text) if text is not None else None
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

@@ -82,6 +82,10 @@ def texts_of(
 ROUNDS_MAX = 64
 """Fields of one tag that are read for all messages together; further ones message by message."""
 
+PROPERTY_ROUNDS_MAX = 256
+"""Most properties of a message that are read for all messages together. A message with more is
+irregular: protobuf itself reads it."""
+
 _FIXED_SIZES = {1: 8, 5: 4}
 """By wire type."""
 _VARINT, _BYTES = 0, 2
@@ -264,6 +268,9 @@ class Fields:
             good &= self._data[name_end] == _PROPERTY_VALUE
             lengths, value = self._lengths(name_end + 1)
             good &= value + lengths == end
+            if len(rounds) == PROPERTY_ROUNDS_MAX:
+                self.bad[rows] = True
+                break
             self._move(rows, end, good)
             rounds.append((rows, name, name_end, value, end))
             counts[rows] += 1

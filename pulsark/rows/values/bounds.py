@@ -405,7 +405,13 @@ class JsonBounds(Bounds):
         data = np.frombuffer(held, np.uint8)[offsets[0] : offsets[-1]]
         offsets = offsets - offsets[0]
         sizes = np.diff(offsets)
-        places = np.flatnonzero((data & _OPENING_MASK) == _OPENING)
+        places = np.concatenate(
+            [
+                np.flatnonzero((data[start : start + _PIECE_BYTES] & _OPENING_MASK) == _OPENING)
+                + start
+                for start in range(0, len(data), _PIECE_BYTES)
+            ]
+        )
         most = self._openings_max
         found: Ints = long[sizes[long] > VALUE_ITEMS_MAX]
         last, first = places[most:], places[: max(len(places) - most, 0)]
@@ -428,6 +434,8 @@ class JsonBounds(Bounds):
 _OPENING_MASK: Final = 0xDF
 _OPENING: Final = ord("[")
 """What an opening bracket is under the mask, and an opening brace."""
+_PIECE_BYTES: Final = 64 << 10
+"""Bytes that are searched at a time: they stay in the processor's cache."""
 _STEP_BYTES: Final = 1 << 20
 """Bytes of a text that are measured at a time: numbers of eight bytes for each are held."""
 

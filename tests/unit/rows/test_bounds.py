@@ -11,19 +11,29 @@ from typing import Any
 import fastavro
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsark import limits
+from pulsark.rows import RowBuilder, builder, entries_of
 from pulsark.rows.values import bounds, decode_values
 from pulsark.rows.values.bounds import AvroShape, JsonBounds, ProtobufBounds, json_shape
 from pulsark.rows.values.codec import codec_of
 from pulsark.schemas.avro import parse_avro
 from pulsark.schemas.definition import InvalidSchemaDataError, SchemaData, SchemaType
 from pulsark.schemas.protobuf import Field, Message
+from pulsark.schemas.value_schemas import ValueSchemas
+from pulsark.storage.roots.disk_source import DiskSource
+from pulsark.storage.table.files import seal
+from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.batch import build_batch
+from pulsark.wire.compression import compress
+from pulsark.wire.entry import build_entry, parse_entry
+from tests.sim.disk import SimDisk
 
-SECONDS_MAX = 5.0
+SECONDS_MAX = 20.0
 """More than any of these takes on a busy machine; without the bounds they take minutes or die."""
 
 
@@ -372,3 +382,68 @@ def codec_type(message: Message) -> pa.DataType:
     from pulsark.rows.values.protobuf import ProtobufCodec
 
     return ProtobufCodec(message).type
+
+
+# -- entries -------------------------------------------------------------------------------------
+
+
+def rows_of(*entries: bytes) -> list[dict[str, Any]]:
+    """Rows for a table's file; each entry can be rebuilt from them."""
+    rows = RowBuilder.for_table(0)
+    for number, entry in enumerate(entries):
+        rows.add(7, number, entry)
+    found = rows.finish()
+    assert [entry_id for entry_id, _ in entries_of(found)] == list(range(len(entries)))
+    return list(found.to_pylist())
+
+
+def batch(messages: int, properties: int = 0) -> bytes:
+    single = pb.SingleMessageMetadata(payload_size=0)
+    for n in range(properties):
+        single.properties.add(key=f"k{n}", value="v")
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
+    return build_batch(metadata, [(single, b"x")] * messages)
+
+
+def test_a_batch_of_too_many_messages_is_kept_as_it_was_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(builder, "ROW_BATCH_MESSAGES_MAX", 100)
+    most, more = batch(100), batch(101)
+    found = rows_of(most, more)
+    assert len(found) == 101
+    assert found[-1]["value"] is None
+    assert found[-1]["value_raw"] == more[parse_entry(more).payload_offset :]
+
+
+def test_a_payload_that_claims_too_much_is_kept_as_it_was_sent() -> None:
+    sent = compress(pb.ZLIB, bytes(limits.ROW_PAYLOAD_BYTES_MAX + 1))
+    metadata = pb.MessageMetadata(
+        producer_name="p", sequence_id=1, publish_time=1, compression=pb.ZLIB,
+        uncompressed_size=limits.ROW_PAYLOAD_BYTES_MAX + 1,
+    )  # fmt: skip
+    (row,) = rows_of(build_entry(metadata, sent))
+    assert (row["value"], row["value_raw"]) == (None, sent)
+
+
+def test_a_message_of_many_properties_is_read_by_itself() -> None:
+    began = time.monotonic()
+    found = rows_of(*[batch(1, properties=20_000), batch(1, properties=2)] * 40)
+    assert [len(row["properties"]) for row in found] == [20_000, 2] * 40
+    assert time.monotonic() - began < 4 * SECONDS_MAX
+
+
+def test_a_row_group_of_a_wide_table_has_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = as_json(wide(100))
+    kept = ValueSchemas.next(None, [(b"\0", schema)])
+    monkeypatch.setattr(seal, "ROW_GROUP_CELLS_MAX", 1000)
+    disk = SimDisk()
+    metadata = pb.MessageMetadata(
+        producer_name="p", sequence_id=1, publish_time=1, schema_version=b"\0"
+    )
+    entries = [(n, build_entry(metadata, b"{}")) for n in range(40)]
+    (file,) = seal.seal(entries, 0, 7, ["/root"], disk, "n", values=kept)
+    with DiskSource(disk.open(f"/root/{file.path}"), file.size) as source:
+        groups = pq.ParquetFile(source).metadata.num_row_groups
+    assert groups >= 5
+    assert file.rows == 40

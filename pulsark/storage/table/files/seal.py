@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pulsark.errors import CorruptEntryError, StorageError
+from pulsark.limits import ROW_GROUP_CELLS_MAX
 from pulsark.rows import FILE_SCHEMA, RowBuilder, file_schema
 from pulsark.rows.values import ValueColumn
 from pulsark.schemas.column_types import BINARY
@@ -150,6 +151,10 @@ class _Sealer:
         self._values = values
         self._builder = RowBuilder.for_table(partition, values)
         self._group_bytes = ROW_GROUP_BYTES
+        columns = sum(
+            1 for name in self._builder.schema.names for _ in _leaves(self._builder.schema, name)
+        )
+        self._group_rows = max(ROW_GROUP_CELLS_MAX // columns, 1)
         self._file: FileWriter | None = None
         self._next = -1
         self._first = 0
@@ -169,7 +174,7 @@ class _Sealer:
             self._builder.add_as_sent(self._ledger_id, entry_id, entry)
         else:
             self._builder.add(self._ledger_id, entry_id, entry)
-        if self._builder.size >= self._group_bytes:
+        if self._builder.size >= self._group_bytes or self._builder.rows >= self._group_rows:
             self._finish_group()
 
     def _finish_group(self) -> None:
