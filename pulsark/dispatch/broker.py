@@ -317,7 +317,9 @@ class Broker:
         self.policy_updates = PolicyUpdates(
             settings, metadata, resources, self.policy_source, self.topics
         )
-        making = TopicMaking(settings, self.clock, self.ownership, self.catalog)
+        making = TopicMaking(
+            settings, self.clock, self.ownership, self.catalog, lambda: self.registry.is_alone
+        )
         self.deletion = TopicDeletion(
             resources,
             self.catalog,

@@ -6,7 +6,7 @@ import asyncio
 import re
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pulsark.errors import BadVersionError
 from pulsark.limits import NAMESPACE_BUNDLES_MAX
@@ -19,7 +19,9 @@ from pulsark.metadata.records import (
     InUseError,
     InvalidResourceError,
     Json,
+    ProtectedError,
 )
+from pulsark.metadata.resource_groups import RESOURCE_GROUP
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.wire.topic_name import parse_namespace
 
@@ -30,6 +32,11 @@ DEFAULT_BUNDLES = 4
 READ_MAX = 1000
 """Namespaces that are kept as they were read last: each lookup of a topic asks for one."""
 _HASH_SPACE = 1 << 32
+
+BOOKIE_AFFINITY: Final = "bookie_affinity_group"
+DELAYED_DELIVERY: Final = "delayed_delivery_policies"
+PROTECTED_POLICIES: Final = frozenset({RESOURCE_GROUP, BOOKIE_AFFINITY, DELAYED_DELIVERY})
+"""Policies that only super users set, change and remove: they are about what tenants share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +130,15 @@ class Namespaces:
         replication_clusters: Sequence[str] = (),
         policies: Mapping[str, Any] | None = None,
         most: int = 0,
+        by_super_user: bool = False,
     ) -> None:
         """Add a namespace; without ``boundaries`` it has four bundles.
 
-        Raises ``AlreadyExistsError``, ``DoesNotExistError`` (no such tenant), or
-        ``InvalidResourceError``, for example if the tenant has ``most`` already; 0 is no limit.
+        Raises ``AlreadyExistsError``, ``DoesNotExistError`` (no such tenant), ``ProtectedError``,
+        or ``InvalidResourceError``, for example if the tenant has ``most`` already; 0 is no limit.
         """
+        if not by_super_user:
+            _check_protected({}, policies or {})
         tenant, local = parse_namespace(name)
         if name != f"{tenant}/{local}":
             raise InvalidResourceError(f"namespace: {name} must have the form tenant/namespace")
@@ -169,12 +179,22 @@ class Namespaces:
                 continue  # another writer was first, and may have created the namespace
             return
 
-    async def update(self, name: str, change: Callable[[Namespace], Namespace]) -> None:
-        """Apply ``change``, repeatedly if another writer is first. ``DoesNotExistError``."""
+    async def update(
+        self, name: str, change: Callable[[Namespace], Namespace], *, by_super_user: bool = False
+    ) -> None:
+        """Apply ``change``, repeatedly if another writer is first.
+
+        Raises ``DoesNotExistError``, or ``ProtectedError`` if it changes one of the
+        ``PROTECTED_POLICIES`` for somebody who is no super user.
+        """
 
         def apply(old: Json) -> Json:
             _check_there(name, old)
-            return _namespace_json(change(_namespace(name, old)))
+            before = _namespace(name, old)
+            after = change(before)
+            if not by_super_user:
+                _check_protected(before.policies, after.policies)
+            return _namespace_json(after)
 
         await records.change(self._store, policies_path(name), apply, f"Namespace {name}")
 
@@ -237,6 +257,12 @@ class Namespaces:
         await records.delete_marked(
             self._store, policies_path(name), "deleted", f"Namespace {name}"
         )
+
+
+def _check_protected(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    changed = sorted(key for key in PROTECTED_POLICIES if before.get(key) != after.get(key))
+    if changed:
+        raise ProtectedError(f"Only super users change {', '.join(changed)} of a namespace")
 
 
 def _check_there(name: str, record: Json) -> None:

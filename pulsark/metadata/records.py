@@ -32,6 +32,10 @@ class InUseError(MetadataError):
     """The resource contains others and cannot be deleted."""
 
 
+class ProtectedError(MetadataError):
+    """A part of the resource is only for super users."""
+
+
 class InvalidResourceError(MetadataError):
     """A name or a value is invalid."""
 

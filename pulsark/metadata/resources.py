@@ -28,7 +28,7 @@ from pulsark.metadata.records import (
 )
 from pulsark.metadata.resource_groups import ResourceGroups
 from pulsark.metadata.topic_resources import PartitionedTopics, TopicPolicyRecords
-from pulsark.wire.topic_name import check_name_part
+from pulsark.wire.topic_name import check_name_part, without_partition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +41,9 @@ SYSTEM_TENANT = "pulsar"
 SYSTEM_NAMESPACE = f"{SYSTEM_TENANT}/system"
 AUDIT_TOPIC = f"persistent://{SYSTEM_NAMESPACE}/audit"
 """The audit. Only the broker publishes to it."""
+SYSTEM_TOPICS = frozenset({AUDIT_TOPIC})
+"""The topics that the broker itself makes. They are not listed, and no limit is about them. Topics
+of clients whose names look similar, such as ``__x``, are topics like any other."""
 PUBLIC_TENANT = "public"
 
 KEEP_EVERYTHING: Mapping[str, Any] = {
@@ -53,6 +56,11 @@ KEEP_EVERYTHING: Mapping[str, Any] = {
 def initial_policies(namespace: str) -> Mapping[str, Any]:
     """The policies of a new namespace."""
     return KEEP_EVERYTHING if namespace == f"{PUBLIC_TENANT}/default" else {}
+
+
+def is_system_topic(name: str) -> bool:
+    """Return whether a full name is that of a topic that the broker itself makes."""
+    return without_partition(name) in SYSTEM_TOPICS
 
 
 @dataclass(frozen=True, slots=True)

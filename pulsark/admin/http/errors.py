@@ -18,6 +18,7 @@ from pulsark.metadata.records import (
     DoesNotExistError,
     InUseError,
     InvalidResourceError,
+    ProtectedError,
 )
 from pulsark.schemas.definition import InvalidSchemaDataError
 from pulsark.storage.cursor.owners import CursorNameError
@@ -47,6 +48,7 @@ _STATUS_OF_RESOURCE: dict[type[PulsarkError], int] = {
     DoesNotExistError: 404,
     InUseError: 409,
     InvalidResourceError: 412,
+    ProtectedError: 403,
 }
 
 

@@ -14,6 +14,7 @@ from pulsark.admin.http.guard import (
     READ,
     WRITE,
     Guarded,
+    RightsOf,
     namespace,
     namespace_policy,
     superuser,
@@ -39,8 +40,15 @@ from pulsark.admin.pulsar.policies import existing_namespace
 from pulsark.admin.pulsar.policy_table import document_of, policies_of
 from pulsark.admin.pulsar.resource_groups import check_group
 from pulsark.dispatch.broker import Broker
-from pulsark.metadata.namespaces import Namespace, check_boundaries, even_boundaries
+from pulsark.metadata.namespaces import (
+    PROTECTED_POLICIES,
+    Namespace,
+    check_boundaries,
+    even_boundaries,
+)
 from pulsark.metadata.resource_groups import RESOURCE_GROUP
+from pulsark.security.decisions import Target
+from pulsark.security.operations import GeneralOperation
 from pulsark.security.operations import NamespaceOperation as N
 from pulsark.security.operations import TenantOperation as Te
 
@@ -70,12 +78,17 @@ async def get_policies(name: NamespaceOf, broker: BrokerOf) -> Response:
 
 
 @router.put("/{tenant}/{namespace}", needs=tenant(Te.CREATE_NAMESPACE))
-async def create_namespace(name: NamespaceOf, request: Request, broker: BrokerOf) -> Response:
+async def create_namespace(
+    name: NamespaceOf, request: Request, broker: BrokerOf, rights: RightsOf
+) -> Response:
     """Add a namespace; the body may say how many bundles it has and where it is replicated."""
     given = await json_object(request)
     clusters = strings(given.get("replication_clusters"), "replication_clusters")
     await _check_allowed(broker, name, clusters)
     policies = policies_of(given, broker.settings.clusterName)
+    protected = not PROTECTED_POLICIES.isdisjoint(policies)
+    if protected:
+        await rights.check(GeneralOperation.SUPER_USER, Target())
     if RESOURCE_GROUP in policies:
         await check_group(broker, policies[RESOURCE_GROUP])
     await broker.resources.namespaces.create(
@@ -84,6 +97,7 @@ async def create_namespace(name: NamespaceOf, request: Request, broker: BrokerOf
         replication_clusters=clusters or [broker.settings.clusterName],
         policies=policies,
         most=broker.settings.maxNamespacesPerTenant,
+        by_super_user=protected,
     )
     return done()
 

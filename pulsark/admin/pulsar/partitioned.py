@@ -31,6 +31,7 @@ from pulsark.dispatch.loop.turns import in_turns
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import PARTITIONS_MAX, TOPIC_PROPERTIES_MAX
 from pulsark.metadata.records import InUseError
+from pulsark.metadata.resources import is_system_topic
 from pulsark.metadata.topic_resources import PartitionedTopic
 from pulsark.security.operations import NamespaceOperation as N
 from pulsark.security.operations import TopicOperation as T
@@ -56,11 +57,11 @@ async def list_partitioned(name: NamespaceOf, request: Request, broker: BrokerOf
     if await broker.resources.namespaces.get(name) is None:
         raise fail(404, "Namespace does not exist")
     domain = request.path_params["domain"]
-    hidden = () if flag(request, "includeSystemTopic") else ("__",)
+    include_system = flag(request, "includeSystemTopic")
     topics = broker.resources.partitioned_topics
     listed = await topics.list(name, domain)
     found = [str(topic) async for topic in in_turns(listed) if await topics.get(topic) is not None]
-    return value([topic for topic in found if not topic.rpartition("/")[2].startswith(hidden)])
+    return value([topic for topic in found if include_system or not is_system_topic(topic)])
 
 
 @router.get("/{topic}/partitions", needs=topic(T.LOOKUP), at=OWNER_IF_VOLATILE)

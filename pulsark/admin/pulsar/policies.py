@@ -17,6 +17,7 @@ from pulsark.admin.http.guard import (
     WRITE,
     Guarded,
     namespace_policy,
+    superuser,
     tenant_admin,
     topic_policy,
 )
@@ -40,7 +41,7 @@ from pulsark.admin.http.requests import (
     value,
 )
 from pulsark.admin.pulsar.partitioned import is_there, staying
-from pulsark.admin.pulsar.policy_rights import NAMESPACE_POLICY, TOPIC_POLICY
+from pulsark.admin.pulsar.policy_rights import NAMESPACE_POLICY, TOPIC_POLICY, needs_super_user
 from pulsark.admin.pulsar.policy_table import (
     APPLIED_TO_TOPICS,
     NAMESPACE_POLICIES,
@@ -96,7 +97,7 @@ async def existing_namespace(broker: Broker, name: str) -> Namespace:
     return found
 
 
-def of_namespace(broker: Broker, name: str) -> Change:
+def of_namespace(broker: Broker, name: str, *, by_super_user: bool = False) -> Change:
     """Changes the policies of a namespace; they are in force when it returns."""
 
     async def change(edit: Edit) -> None:
@@ -107,7 +108,7 @@ def of_namespace(broker: Broker, name: str) -> Change:
             changed = old.policies, _edited(old.policies, edit)
             return replace(old, policies=changed[1])
 
-        await broker.resources.namespaces.update(name, apply)
+        await broker.resources.namespaces.update(name, apply, by_super_user=by_super_user)
         tell(*changed)
         await broker.policy_updates.refresh_namespace(name)
 
@@ -173,7 +174,8 @@ async def set_namespace_policy(
 ) -> Response:
     """Set one policy of a namespace."""
     await existing_namespace(broker, name)
-    await _set(*NAMESPACE_POLICIES[policy], request, broker, of_namespace(broker, name))
+    change = of_namespace(broker, name, by_super_user=needs_super_user(policy))
+    await _set(*NAMESPACE_POLICIES[policy], request, broker, change)
     return done()
 
 
@@ -181,7 +183,8 @@ async def set_namespace_policy(
 async def remove_namespace_policy(name: NamespaceOf, policy: str, broker: BrokerOf) -> Response:
     """Remove one policy of a namespace: what held before it was ever set holds again."""
     await existing_namespace(broker, name)
-    await _remove(*NAMESPACE_POLICIES[policy], of_namespace(broker, name), initial_policies(name))
+    change = of_namespace(broker, name, by_super_user=needs_super_user(policy))
+    await _remove(*NAMESPACE_POLICIES[policy], change, initial_policies(name))
     return done()
 
 
@@ -292,7 +295,7 @@ async def _remove(
     await change(edit)
 
 
-@router.post(_NAMESPACE + "/resourcegroup/{group}", needs=namespace_policy("RESOURCEGROUP", WRITE))
+@router.post(_NAMESPACE + "/resourcegroup/{group}", needs=superuser)
 async def join_resource_group(name: NamespaceOf, group: str, broker: BrokerOf) -> Response:
     """Put a namespace into a resource group, as Pulsar's clients do it."""
     await existing_namespace(broker, name)
@@ -302,7 +305,7 @@ async def join_resource_group(name: NamespaceOf, group: str, broker: BrokerOf) -
     def edit(policies: Json) -> None:
         policies[RESOURCE_GROUP] = checked
 
-    await of_namespace(broker, name)(edit)
+    await of_namespace(broker, name, by_super_user=True)(edit)
     return done()
 
 

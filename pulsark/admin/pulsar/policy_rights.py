@@ -55,7 +55,8 @@ GROUPS = {
     "subscriptionTypesEnabled": "SUBSCRIPTION_AUTH_MODE",
     "tableRetention": "RETENTION",
 }
-"""Pulsar's groups of policies. All are for the tenant's administrators; the names are for logs."""
+"""Pulsar's groups of policies. They are for the tenant's administrators, except those of
+``_WRITTEN_BY_SUPER_USERS``; the names are for logs."""
 
 _OF_NAMESPACES: dict[str, GeneralOperation] = {
     "persistence/bookieAffinity": GeneralOperation.SUPER_USER,
@@ -63,14 +64,23 @@ _OF_NAMESPACES: dict[str, GeneralOperation] = {
 }
 _OF_TOPICS: dict[str, GeneralOperation] = {"maxMessageSize": GeneralOperation.ADMINISTER_TENANT}
 """Policies that are in no group."""
+_WRITTEN_BY_SUPER_USERS = ("delayedDelivery", "resourcegroup")
+"""The first as in Pulsar. A resource group has limits that its members share, so who joins it takes
+from other tenants, and who leaves it evades what the operator has set."""
 
 
 def operation_on(kind: TargetKind, name: str, *, writes: bool) -> Operation:
     """What it is to read or write a policy."""
-    if kind is TargetKind.NAMESPACE_POLICY and name == "delayedDelivery" and writes:
-        return GeneralOperation.SUPER_USER  # as in Pulsar, for whatever reason
+    if kind is TargetKind.NAMESPACE_POLICY and name in _WRITTEN_BY_SUPER_USERS and writes:
+        return GeneralOperation.SUPER_USER
     without = _OF_NAMESPACES if kind is TargetKind.NAMESPACE_POLICY else _OF_TOPICS
     return without.get(name) or PolicyOperation(GROUPS[name], writes, kind)
+
+
+def needs_super_user(policy: str) -> bool:
+    """Return whether only super users write a policy of namespaces, given its name in paths."""
+    written = operation_on(TargetKind.NAMESPACE_POLICY, policy, writes=True)
+    return written is GeneralOperation.SUPER_USER
 
 
 def _of_name_in_path(kind: TargetKind) -> Need:

@@ -1,6 +1,7 @@
 """Namespaces that should not be at one broker: Pulsar's anti-affinity groups.
 
-Bundles of a group are spread over brokers as far as there is a choice. Which namespaces are in
+Bundles of a group are spread over brokers as far as there is a choice. Groups of two tenants have
+nothing to do with each other, even under the same name. Which namespaces are in
 groups is found out when the first bundle of a group is placed, and followed from then on.
 """
 
@@ -80,7 +81,8 @@ class AntiAffinityGroups:
         group = await self._group_of(namespace)
         if group is None:
             return NO_GROUP
-        namespaces = await self._of_group(group)
+        tenant, _, _ = namespace.partition("/")
+        namespaces = await self._of_group(tenant, group)
         owned = {}
         async for each in in_turns(sorted(namespaces)):
             for child in await self._metadata.children(f"{BUNDLE_OWNERS}/{each}"):
@@ -94,8 +96,8 @@ class AntiAffinityGroups:
         stored = await self._namespaces.get(namespace)
         return None if stored is None else stored.policies.get(ANTI_AFFINITY_GROUP)
 
-    async def _of_group(self, group: str) -> set[str]:
-        """All namespaces of a group."""
+    async def _of_group(self, tenant: str, group: str) -> set[str]:
+        """All namespaces of a tenant's group."""
         async with self._reading:
             groups = await self._all()
             while self._stale:
@@ -108,7 +110,11 @@ class AntiAffinityGroups:
                 groups.pop(namespace, None)
                 if found is not None:
                     groups[namespace] = found
-        return {namespace for namespace, of in groups.items() if of == group}
+        return {
+            namespace
+            for namespace, of in groups.items()
+            if of == group and namespace.startswith(f"{tenant}/")
+        }
 
     async def _all(self) -> dict[str, str]:
         while self._groups is None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.model.producer_access import AccessMode
 from pulsark.errors import ServerError
-from pulsark.metadata.resources import SYSTEM_NAMESPACE
+from pulsark.metadata.resources import is_system_topic
 from pulsark.wire.entry import entry_metadata
 
 if TYPE_CHECKING:
@@ -102,10 +102,7 @@ class Producer:
     def policies_changed(self) -> None:
         """What its messages have to be like may be another."""
         policies = self.topic.policies
-        # Not all that begins with "__": clients could name their topics so.
-        self.has_rate = policies.has_publish_rate and (
-            self.topic.name.namespace_name != SYSTEM_NAMESPACE
-        )
+        self.has_rate = policies.has_publish_rate and not is_system_topic(str(self.topic.name))
         self.inspected = self.encrypted or policies.max_message_size > 0 or self.has_rate
 
     def refusal(self, entry: bytes, *, is_chunk: bool) -> tuple[ServerError, str] | None:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.scalable.limits import PROPERTY_FILTERS_CHARS_MAX
-from pulsark.dispatch.topics.topic_names import in_order, is_system
+from pulsark.dispatch.topics.topic_names import in_order
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import TOPIC_NAMES_PER_TURN, TOPIC_PROPERTIES_MAX
 from pulsark.metadata.paths import managed_ledger_path
+from pulsark.metadata.resources import is_system_topic
 from pulsark.storage.managed_ledger.record import read_record
 from pulsark.wire.topic_name import TopicName, without_partition
 
@@ -95,7 +96,7 @@ class WholeTopics:
 
         A partition that is there by itself, of a topic that is not, is no topic of such clients.
         """
-        if is_system(name):
+        if is_system_topic(name):
             return False
         if not self._wanted and name in known:
             return True

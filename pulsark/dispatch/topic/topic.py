@@ -26,7 +26,7 @@ from pulsark.dispatch.topic.retention import TopicRetention
 from pulsark.dispatch.topic.subscriptions import TopicSubscriptions
 from pulsark.dispatch.topic.termination import Termination
 from pulsark.errors import ClientError, ServerError, StorageFullError
-from pulsark.metadata.resources import SYSTEM_NAMESPACE
+from pulsark.metadata.resources import is_system_topic
 from pulsark.storage.cursor.owners import DEDUPLICATION_CURSOR
 from pulsark.wire.position import Position
 
@@ -81,7 +81,7 @@ class Topic:
         """All that has to be waited for is done; from now on the ledger tells this topic."""
         settings, clock = context.settings, context.runtime.clock
         self.name = name
-        self._is_system = name.namespace_name == SYSTEM_NAMESPACE
+        self._is_system = is_system_topic(str(name))
         """Whether it is one of the broker's own, which no rate slows down."""
         self.run_queue = context.run_queue
         self.broker_unacked = context.broker_unacked

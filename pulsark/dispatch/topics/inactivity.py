@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from pulsark.dispatch.topics.topic_names import is_system
 from pulsark.limits import UNUSED_NON_PERSISTENT_TOPIC_SECONDS
+from pulsark.metadata.resources import is_system_topic
 
 if TYPE_CHECKING:
     from pulsark.config.settings import Settings
@@ -47,7 +47,7 @@ def is_in_use(topic: Topic) -> bool:
 
 async def delete_if_unused(topic: Topic, deletion: TopicDeletion) -> None:
     """Delete a topic that has been unused for as long as its policy says."""
-    if is_system(str(topic.name)):
+    if is_system_topic(str(topic.name)):
         return
     if is_in_use(topic):
         topic.touch()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.policies.schemas import Schemas, encode_version
-from pulsark.dispatch.topics.topic_names import is_system
+from pulsark.metadata.resources import is_system_topic
 from pulsark.schemas.definition import IncompatibleSchemaError, SchemaData, SchemaType
 from pulsark.schemas.strategies import SchemaCompatibilityStrategy, for_consumers
 
@@ -33,7 +33,7 @@ class SchemaAdmission:
 
     def strategy(self, name: TopicName, policies: TopicPolicies) -> SchemaCompatibilityStrategy:
         """The strategy of a topic."""
-        if is_system(str(name)):
+        if is_system_topic(str(name)):
             return self._system_strategy
         return policies.schema_compatibility_strategy
 
@@ -73,7 +73,7 @@ class SchemaAdmission:
             name,
             schema,
             self.strategy(name, policies),
-            may_add=is_system(str(name)) or policies.is_allow_auto_update_schema,
+            may_add=is_system_topic(str(name)) or policies.is_allow_auto_update_schema,
         )
 
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pulsark.dispatch.loop.turns import Pace, in_turns
 from pulsark.dispatch.topics.topic_encodings import Encodings
-from pulsark.dispatch.topics.topic_names import is_system
 from pulsark.errors import trace_of
 from pulsark.limits import (
     TOPIC_FEED_LINGER_SECONDS,
@@ -27,6 +26,7 @@ from pulsark.limits import (
     TOPIC_PATTERNS_KEPT_MAX,
 )
 from pulsark.metadata.paths import MANAGED_LEDGERS, PARTITIONED_TOPICS, topic_below, topics_path
+from pulsark.metadata.resources import is_system_topic
 from pulsark.wire.hashes import TopicsHash
 from pulsark.wire.topic_fields import TopicsField, topic_fields
 from pulsark.wire.topic_name import TopicName
@@ -406,7 +406,9 @@ class TopicFeed:
         new: set[str] = set()
         deleted: set[str] = set()
         async for topic in in_turns(looked_at):
-            there = not is_system(topic) and await self._catalog.exists(TopicName.parse(topic))
+            there = not is_system_topic(topic) and await self._catalog.exists(
+                TopicName.parse(topic)
+            )
             if there != (topic in self._all):
                 (new if there else deleted).add(topic)
         async with self._changing:

@@ -13,9 +13,10 @@ from weakref import WeakValueDictionary
 
 from pulsark.dispatch.policies.policies import max_topics
 from pulsark.errors import ClientError, ServerError
+from pulsark.metadata.resources import is_system_topic
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.topics.catalog import TopicCatalog
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 KNOWN_SECONDS = 10.0
 """Time for which the number of a namespace's topics is kept; longer if counting took long."""
+
+MADE_ELSEWHERE_MAX = 200
+"""Topics that other brokers may make in that time. Nearer to the limit, each broker counts anew."""
 
 COUNTING_SHARE = 100
 """The inverse of the share of time that counting takes at most."""
@@ -41,8 +45,15 @@ class TopicMaking:
     """The topics of a broker as they are made."""
 
     def __init__(
-        self, settings: Settings, clock: Clock, ownership: Ownership, catalog: TopicCatalog
+        self,
+        settings: Settings,
+        clock: Clock,
+        ownership: Ownership,
+        catalog: TopicCatalog,
+        is_alone: Callable[[], bool],
     ) -> None:
+        """``is_alone``: whether no other broker makes topics."""
+        self._is_alone = is_alone
         self._settings = settings
         self._clock = clock
         self._ownership = ownership
@@ -63,11 +74,11 @@ class TopicMaking:
         """
         namespace = await self._ownership.namespace(name)
         most = max_topics(self._settings, namespace.policies)
-        if most <= 0 or name.local.startswith("__"):
+        if most <= 0 or is_system_topic(str(name)):
             yield
             return
         async with self._lock(f"namespace {name.namespace_name}"):
-            count = await self._count(name)
+            count = await self._count(name, most - more)
             if count + more > most:
                 raise NamespaceFullError(
                     f"{name.namespace_name} may have {most} topics, each partition counts: "
@@ -86,13 +97,19 @@ class TopicMaking:
         """A topic went: they are counted again."""
         self._known.pop(name.namespace_name, None)
 
-    async def _count(self, name: TopicName) -> int:
+    async def _count(self, name: TopicName, room_until: int) -> int:
+        """Return the number of a namespace's topics; up to ``room_until`` there is room for more.
+
+        Other brokers may have made topics since they were counted, but hardly very many.
+        """
         namespace = name.namespace_name
         if not name.is_persistent:  # these are in memory, and come and go
             return len(await self._catalog.list_non_persistent_topics(namespace))
         began = self._clock.monotonic()
         count, until = self._known.get(namespace, (0, began))
-        if began < until:
+        made_elsewhere = 0 if self._is_alone() else MADE_ELSEWHERE_MAX
+        is_certain = count > room_until or count + made_elsewhere <= room_until
+        if began < until and is_certain:
             return count
         count = len(await self._catalog.list_topics(namespace))
         now = self._clock.monotonic()

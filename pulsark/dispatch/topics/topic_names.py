@@ -1,4 +1,4 @@
-"""Full names of topics: which are special, and lists of them."""
+"""Full names of topics: who may publish, and lists of them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,10 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import TOPIC_NAMES_PER_TURN
-from pulsark.metadata.resources import AUDIT_TOPIC
+from pulsark.metadata.resources import AUDIT_TOPIC, is_system_topic
 
 if TYPE_CHECKING:
     from pulsark.wire.topic_name import TopicName
-
-
-def is_system(topic: str) -> bool:
-    """Whether a full name is one of the system's own topics, which clients are not shown."""
-    return topic.rpartition("/")[2].startswith("__")
 
 
 def check_clients_may_publish(name: TopicName) -> None:
@@ -38,7 +33,7 @@ async def in_order(names: list[str], *, include_system: bool) -> list[str]:
     last = ""
     ordered = chain.from_iterable(parts) if in_a_row else merge(*parts)
     async for name in in_turns(ordered, TOPIC_NAMES_PER_TURN):
-        if name != last and (include_system or not is_system(name)):
+        if name != last and (include_system or not is_system_topic(name)):
             found.append(name)
         last = name
     return found

@@ -573,7 +573,8 @@ def test_a_namespace_has_no_more_topics_than_it_may(api: AdminApi, domain: str) 
     assert "maximum number of topics" in api.put(f"{topics}/u").reason
     assert api.put(f"{topics}/u").status == 412
     assert api.post(f"{topics}/p/partitions", 3).status == 412
-    assert api.put(f"{topics}/__system").status == 204
+    for hidden in ("__system", "__change_events", "__transaction_buffer_snapshot"):
+        assert api.put(f"{topics}/{hidden}").status == 412, "a prefix is no privilege"
     name = TopicName.parse(f"{domain}://public/default/u")
     with pytest.raises(ClientError) as refused:
         api.run(api.broker.creation.topic_for_clients(name))
@@ -582,7 +583,8 @@ def test_a_namespace_has_no_more_topics_than_it_may(api: AdminApi, domain: str) 
     assert api.put(f"{topics}/u").status == 204
     assert api.delete(f"{NS}/maxTopicsPerNamespace").status == 204
     assert api.get(f"{NS}/maxTopicsPerNamespace").json == 0
-    assert api.put(f"{topics}/v").status == 204
+    assert api.put(f"{topics}/__v").status == 204
+    assert f"{domain}://public/default/__v" in api.get(f"{topics}").json
 
 
 def test_a_topic_takes_no_larger_messages_than_its_broker(api: AdminApi) -> None:

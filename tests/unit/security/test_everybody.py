@@ -34,7 +34,6 @@ MAY: dict[str, set[str]] = {
     # As in Pulsar 4: rates are no fence around a tenant against its own administrators.
     "namespace policy RATE WRITE": ADMINS,
     "topic policy RATE WRITE": ADMINS,
-    "namespace policy RESOURCEGROUP WRITE": ADMINS,
     "login": LOGGED_IN,
     "super user": {"root"},
     "tenant admin": ADMINS,

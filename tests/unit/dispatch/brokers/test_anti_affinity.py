@@ -10,6 +10,7 @@ import pytest
 
 from pulsark.dispatch.brokers.anti_affinity import ANTI_AFFINITY_GROUP, NO_GROUP
 from pulsark.metadata.namespaces import Namespace
+from pulsark.metadata.resources import Tenant
 from pulsark.wire.topic_name import TopicName
 from tests.support.bundle_nodes import Node, nodes, turns
 
@@ -106,5 +107,20 @@ def test_what_was_just_given_counts_until_it_is_claimed() -> None:
         beside = await one.groups.beside("public/a")
         given = {bundle: "x", "public/b/0x00000000_0xffffffff": "y", "public/other/0x0_0x1": "z"}
         assert beside.held(given) == {one.id: 1, "y": 1}
+
+    asyncio.run(scenario())
+
+
+def test_groups_of_two_tenants_have_nothing_to_do_with_each_other() -> None:
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        await one.resources.tenants.create("rival", Tenant())
+        for name in ("public/a", "public/b", "rival/a"):
+            await make(one, name, "g")
+            await one.ownership.own(topic_of(name))
+        await turns()
+        beside = await two.groups.beside("public/a")
+        assert beside.namespaces == {"public/a", "public/b"}
+        assert all(bundle.startswith("public/") for bundle in beside.owned)
 
     asyncio.run(scenario())

@@ -12,6 +12,7 @@ import pytest
 
 from pulsark.dispatch.connection.reading import State
 from pulsark.dispatch.policies.policies import BYTE_RATE, MESSAGE_RATE, PUBLISH_RATE
+from pulsark.metadata import resources
 from pulsark.metadata.namespaces import even_boundaries
 from pulsark.metadata.resource_groups import RESOURCE_GROUP
 from pulsark.rates.limits import PUBLISH_HOLD_SECONDS_MAX
@@ -122,14 +123,16 @@ async def test_who_does_not_gets_the_rate(broker: BrokerInMemory) -> None:
 
 @scenario(maxPublishRatePerTopicInMessages=1)
 async def test_topics_of_the_system_are_free_and_none_that_clients_call_so(
-    broker: BrokerInMemory,
+    broker: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(resources, "SYSTEM_TOPICS", frozenset({SYSTEM}))
     free = await producing(broker, SYSTEM)
     free.send_bytes(batch(0, 500))
     assert not free.transport.paused
-    named = await producing(broker, "persistent://public/default/__change_events")
-    named.send_bytes(batch(0, 500))
-    assert named.transport.paused
+    for name in ("persistent://public/default/__change_events", f"{SYSTEM}2"):
+        named = await producing(broker, name)
+        named.send_bytes(batch(0, 500))
+        assert named.transport.paused
 
 
 @scenario()
@@ -405,16 +408,19 @@ def test_whatever_clients_do_all_is_answered_and_nothing_is_kept(seed: int) -> N
 
 async def in_group(broker: BrokerInMemory, namespace: str, group: str) -> None:
     await broker.broker.resources.namespaces.update(
-        namespace, lambda old: replace(old, policies={RESOURCE_GROUP: group})
+        namespace, lambda old: replace(old, policies={RESOURCE_GROUP: group}), by_super_user=True
     )
 
 
 @scenario()
-async def test_namespaces_of_a_group_share_its_rate(broker: BrokerInMemory) -> None:
+async def test_namespaces_of_a_group_share_its_rate(
+    broker: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also when another broker sets it: nobody here is told but by the metadata store."""
-    resources = broker.broker.resources
-    await resources.namespaces.create("public/b", boundaries=even_boundaries(4))
-    await resources.resource_groups.put("gold", {"publishRateInMsgs": 100})
+    monkeypatch.setattr(resources, "SYSTEM_TOPICS", frozenset({SYSTEM}))
+    stored = broker.broker.resources
+    await stored.namespaces.create("public/b", boundaries=even_boundaries(4))
+    await stored.resource_groups.put("gold", {"publishRateInMsgs": 100})
     one, two = await producing(broker), await producing(broker, "persistent://public/b/t")
     free = await producing(broker, SYSTEM)
     await in_group(broker, "public/default", "gold")
@@ -427,7 +433,7 @@ async def test_namespaces_of_a_group_share_its_rate(broker: BrokerInMemory) -> N
     assert one.transport.paused
     assert two.transport.paused
     assert not free.transport.paused
-    await resources.resource_groups.put("gold", {"publishRateInMsgs": 100_000})
+    await stored.resource_groups.put("gold", {"publishRateInMsgs": 100_000})
     await asyncio.sleep(0.2)
     assert held(broker) == 0
     one.send_bytes(batch(91, 500))

@@ -12,6 +12,7 @@ from pulsark.dispatch.scalable.limits import NAMESPACE_WATCHES_PER_CONNECTION_MA
 from pulsark.dispatch.topics import topic_lists
 from pulsark.errors import MetadataError, ServerError
 from pulsark.limits import TOPIC_FEED_LINGER_SECONDS, TOPIC_PROPERTIES_MAX
+from pulsark.metadata import resources
 from pulsark.metadata.paths import managed_ledger_path
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.hashes import topics_hash
@@ -85,15 +86,17 @@ async def delete(broker: BrokerInMemory, name: str) -> None:
 
 @pytest.mark.command("WATCH_SCALABLE_TOPICS", "WATCH_SCALABLE_TOPICS_UPDATE")
 @scenario()
-async def test_topics_are_listed_whole_and_then_what_comes_and_goes(broker) -> None:
+async def test_topics_are_listed_whole_and_then_what_comes_and_goes(broker, monkeypatch) -> None:
+    own = frozenset({f"{PREFIX}own", f"{PREFIX}own2"})
+    monkeypatch.setattr(resources, "SYSTEM_TOPICS", own)
     client = Client(broker)
-    await create(broker, "b", "__system")
+    await create(broker, "b", "own")
     p = await create_partitioned(broker, "p", 3)
     assert await snapshot(client) == ["b", "p"]
     await create(broker, "a")
     assert await diff(client) == (["a"], [])
     await broker.broker.creation.add_partitions(p, 5)
-    await create(broker, "__change_events", "c")
+    await create(broker, "own2", "c")
     assert await diff(client) == (["c"], [])
     await delete(broker, "a")
     assert await diff(client) == ([], ["a"])

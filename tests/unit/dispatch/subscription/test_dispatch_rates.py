@@ -22,6 +22,7 @@ from pulsark.dispatch.subscription.dispatcher import Dispatcher
 from pulsark.dispatch.subscription.storage_read import StorageRead
 from pulsark.dispatch.subscription.subscription import Subscription
 from pulsark.errors import ClientError, ServerError
+from pulsark.metadata import resources
 from pulsark.wire.position import Position
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import (
@@ -375,9 +376,10 @@ async def test_who_is_caught_up_may_be_spared(broker) -> None:
 
 
 @scenario(dispatchThrottlingRatePerTopicInMsg=1, dispatchThrottlingRateInMsg=1)
-async def test_topics_of_the_system_have_no_rates(broker) -> None:
+async def test_topics_of_the_system_have_no_rates(broker, monkeypatch) -> None:
     client = Client(broker)
     topic = "persistent://pulsar/system/own"
+    monkeypatch.setattr(resources, "SYSTEM_TOPICS", frozenset({topic}))
     await client.produce(topic, 20)
     assert await client.subscribe(topic) == 0
     assert len(await client.deliveries()) == 20

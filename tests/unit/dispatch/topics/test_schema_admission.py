@@ -13,6 +13,7 @@ import pytest
 from pulsark.dispatch.policies.schemas import decode_version, encode_version
 from pulsark.errors import ServerError
 from pulsark.limits import SCHEMA_BYTES_MAX
+from pulsark.metadata import resources
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, Client, Command, scenario
@@ -168,10 +169,12 @@ async def test_what_is_set_for_the_namespace_holds_at_once(broker) -> None:
 
 
 @scenario(schemaCompatibilityStrategy="ALWAYS_INCOMPATIBLE")
-async def test_the_brokers_own_topics_have_a_strategy_of_their_own(broker) -> None:
+async def test_the_brokers_own_topics_have_a_strategy_of_their_own(broker, monkeypatch) -> None:
+    assert await produce(Client(broker), avro("a"), SYSTEM_TOPIC) == v(0)
+    assert (await produce(Client(broker), avro("b"), SYSTEM_TOPIC)).error == REFUSED
+    monkeypatch.setattr(resources, "SYSTEM_TOPICS", frozenset({SYSTEM_TOPIC}))
     client = Client(broker)
     await set_policies(broker, is_allow_auto_update_schema=False)
-    assert await produce(client, avro("a"), SYSTEM_TOPIC) == v(0)
     assert await produce(client, avro("b"), SYSTEM_TOPIC) == v(1)
 
 

@@ -271,6 +271,23 @@ async def test_topics_made_at_once_are_not_too_many(broker) -> None:
     assert counted == 3
 
 
+@scenario(maxTopicsPerNamespace=5)
+async def test_two_brokers_together_make_not_too_many(broker) -> None:
+    other = await broker.another()
+    made = 0
+    for number in range(10):
+        for each in (broker, other):
+            name = TopicName.parse(f"{TOPIC}-{number}-{each is other}")
+            try:
+                async with each.broker.creation._making.room(name):
+                    await each.broker.resources.partitioned_topics.create(name, 1, {})
+                made += 1
+            except NamespaceFullError:
+                pass
+    assert made == 5
+    await other.broker.close()
+
+
 @scenario()
 async def test_a_name_like_a_partitions_is_that_of_a_topic_with_partitions(broker) -> None:
     """All partitions of a topic share its table; a topic of its own would have it, too."""

@@ -16,6 +16,7 @@ from pulsark.limits import (
     TOPIC_PATTERNS_KEPT_MAX,
     TOPIC_WATCHERS_PER_CONNECTION_MAX,
 )
+from pulsark.metadata import resources
 from pulsark.metadata.paths import managed_ledger_path
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.hashes import TopicsHash, topics_hash
@@ -86,8 +87,9 @@ def test_patterns_that_are_not_evaluated(pattern: str) -> None:
 @pytest.mark.command("GET_TOPICS_OF_NAMESPACE")
 @pytest.mark.feature("F36")
 @scenario()
-async def test_a_list_is_filtered_and_left_out_when_the_client_has_it(broker) -> None:
-    await create(broker, "a-1", "a-2", "b-1", "__system")
+async def test_a_list_is_filtered_and_left_out_when_the_client_has_it(broker, monkeypatch) -> None:
+    monkeypatch.setattr(resources, "SYSTEM_TOPICS", frozenset({f"{PREFIX}a-own"}))
+    await create(broker, "a-1", "a-2", "b-1", "a-own")
     client = Client(broker)
     client.send(list_command("public/default/a-.*"))
     answer = (
