@@ -1,8 +1,9 @@
 """The one place where HTTP is audited: around all routes, when it is known how a request ended.
 
-Noted is what changes something, whatever comes of it, and every denial. Requests that read, and
-those about messages (to publish, to acknowledge), are noted only when they are denied. Each
-response names its request, as the audit does.
+Noted is every denial, every request whose right is one to change something, whatever comes of it,
+and every change that another request made: the code that makes a change reports it. So requests
+that read, publish or acknowledge are noted if they created a topic or moved a cursor, for example.
+Each response names its request, as the audit does.
 
 Of several brokers one notes a request: the one that serves it, and what it asks others to do as a
 part of that is not noted there. If it is sent on, that is the owner of what it is about. The broker
@@ -11,7 +12,7 @@ that the client asked notes it if it denied it, or if no answer came.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from fastapi import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -28,6 +29,7 @@ from pulsark.metadata.resources import SYSTEM_TENANT
 from pulsark.runtime import Runtime
 from pulsark.security.audit.audit import DENIED, Audit
 from pulsark.security.audit.changes import AuditedChanges
+from pulsark.security.audit.effects import CHANGED, AuditedEffects
 from pulsark.security.audit.events import (
     ACCESSES,
     Call,
@@ -39,6 +41,7 @@ from pulsark.security.audit.events import (
 from pulsark.security.audit.limits import AUDIT_BODY_BYTES_MAX
 from pulsark.security.broker_calls import BrokerCall
 from pulsark.security.decisions import Decision, Target
+from pulsark.security.effects import watched
 from pulsark.security.operations import GeneralOperation, Operation
 from pulsark.security.principal import Origin, Principal
 
@@ -47,6 +50,7 @@ _NO_PARAMETERS = ("domain", "tenant", "namespace", "topic", "content")
 _WORK = "/table/work/{ident}"
 """To erase and to repair: the body says which."""
 _SAFE = ("GET", "HEAD")
+_Told = tuple[Origin, Principal | None, Call, Judged | None]
 _STUCK = (
     "The audit topic takes no events, and auditFailClosed is on: nothing was changed. Try again in "
     "a minute; the broker's log says why"
@@ -90,12 +94,14 @@ class AuditGate:
         changes = scope["method"] not in _SAFE
         telling = TOLD.set(seen.changes.add)
         try:
-            await self._app(seen.scope, receive_noting if changes else receive, send_noting)
+            with watched(seen.effects.add):
+                await self._app(seen.scope, receive_noting if changes else receive, send_noting)
         finally:
             TOLD.reset(telling)
-            if seen.is_worth_noting():
-                took_ms = int((self._runtime.clock.monotonic() - began) * 1000)
-                self._audit.call(*seen.told(took_ms), held_back=seen.held_back)
+            seen.effects.end()
+            took_ms = int((self._runtime.clock.monotonic() - began) * 1000)
+            for told in seen.told(took_ms):
+                self._audit.call(*told, held_back=seen.held_back)
 
     def _judge(self, seen: _Seen, judged: Judged) -> None:
         """Something may go on, as far as rights are concerned. 503 if it may not all the same."""
@@ -130,6 +136,7 @@ class _Seen:
         self.scope: Scope = {**scope, "state": state}
         """What the application gets; it leaves the route there."""
         self.changes = AuditedChanges()
+        self.effects = AuditedEffects()
         self._judged: Judged | None = None
         self._body = b""
 
@@ -173,17 +180,30 @@ class _Seen:
         if room > 0:
             self._body += message.get("body", b"")[:room]
 
-    def is_worth_noting(self) -> bool:
+    def _is_worth_noting(self) -> bool:
         """Whether it was denied, or was to change something."""
         judged = self._judged
-        if self.scope["state"].get(PASSED_ON):
-            return False  # who answered has noted it
         if self.status in DENIED or (judged is not None and not judged.decision.granted):
             return True
         return judged is not None and self.changes_with(judged.operation)
 
-    def told(self, took_ms: int) -> tuple[Origin, Principal | None, Call, Judged | None]:
-        """What the audit is told."""
+    def told(self, took_ms: int) -> Iterator[_Told]:
+        """What the audit is told: of the request, or else of each thing that it changed."""
+        if self.scope["state"].get(PASSED_ON):
+            return  # who answered has noted it
+        if not (self.effects or self._is_worth_noting()):
+            return
+        origin, principal, call, judged = self._told(took_ms)
+        if self._is_worth_noting():
+            changed = self.effects.summary
+            parameters = {**call.parameters, **({CHANGED: changed} if changed else {})}
+            yield origin, principal, call._replace(parameters=parameters), judged
+            return
+        for target, changed in self.effects.each():
+            each = call._replace(parameters={**call.parameters, CHANGED: changed})
+            yield origin, principal, each, judged and judged._replace(target=target)
+
+    def _told(self, took_ms: int) -> _Told:
         scope = self.scope
         route = getattr(scope.get("route"), "path", "")
         method: str = scope["method"]

@@ -88,8 +88,13 @@ HANDLERS: Handlers = {
 
 def handlers_of(broker: Broker) -> Handlers:
     """What the connections of a broker do. Without authorization nothing is asked before it."""
-    if broker.authorization is None:
-        return HANDLERS
-    from pulsark.dispatch.connection.guard import guarded  # for those who need it
+    handlers = HANDLERS
+    if broker.authorization is not None:
+        from pulsark.dispatch.connection.guard import guarded  # for those who need it
 
-    return guarded(HANDLERS, broker.authorization)
+        handlers = guarded(handlers, broker.authorization)
+    if broker.audit is not None:
+        from pulsark.dispatch.connection.accesses import audited  # where there is an audit
+
+        handlers = audited(handlers, broker.audit)
+    return handlers

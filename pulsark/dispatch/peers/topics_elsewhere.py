@@ -16,6 +16,7 @@ from pulsark.dispatch.peers.http_call import PeerError
 from pulsark.dispatch.peers.peers import reason_in
 from pulsark.errors import ClientError, ServerError
 from pulsark.metadata.records import InUseError
+from pulsark.security.effects import Changed, report
 from pulsark.wire.position import LATEST, Position
 from pulsark.wire.topic_name import NON_PERSISTENT, TopicName
 
@@ -87,13 +88,19 @@ class TopicsElsewhere:
         """Create a subscription that starts at a position, unless it exists; result as above."""
         target = f"{_path(name)}/subscription/{_twice(subscription)}"
         with suppress(_ExistsError):
-            return await self._did(name, "PUT", target, _place(first))
+            done = await self._did(name, "PUT", target, _place(first))
+            if done:
+                report(Changed.SUBSCRIPTION_CREATED, name, subscription)
+            return done
         return True
 
     async def acknowledge(self, name: TopicName, subscription: str, through: Position) -> bool:
         """Acknowledge everything up to a position; result as above."""
         target = f"{_path(name)}/subscription/{_twice(subscription)}/acknowledge"
-        return await self._did(name, "POST", target, _place(through))
+        done = await self._did(name, "POST", target, _place(through))
+        if done:
+            report(Changed.CURSOR_MOVED, name, subscription)
+        return done
 
     async def _did(self, name: TopicName, method: str, target: str, body: Any) -> bool:
         peer = await self._peers.knows.find(name)

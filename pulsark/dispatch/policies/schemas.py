@@ -30,6 +30,7 @@ from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.runtime import Runtime, Worker, run_in_worker
 from pulsark.schemas.definition import IncompatibleSchemaError, SchemaData, SchemaType
 from pulsark.schemas.strategies import SchemaCompatibilityStrategy, relevant
+from pulsark.security.effects import Changed, report
 from pulsark.tasks import heard
 from pulsark.wire import pulsar_pb2 as pb
 
@@ -213,10 +214,12 @@ class Schemas:
             schema.type, parsed.fingerprint, name, len(schema.data), self._runtime.clock.now_ms()
         )
         try:
-            return await self._append(topic, versions, line)
+            added = await self._append(topic, versions, line)
         except BadVersionError:
             await self._metadata.delete(path)
             raise
+        report(Changed.SCHEMA_ADDED, topic)
+        return added
 
     async def delete(self, topic: TopicName) -> int:
         """Delete a topic's schema. Returns the version that says so; without any ``NO_VERSION``."""
@@ -226,7 +229,9 @@ class Schemas:
                 return len(versions.listed) - 1
             line = _Version(SchemaType.NONE, "", "", 0, self._runtime.clock.now_ms())
             with suppress(BadVersionError):
-                return await self._append(topic, versions, line)
+                deleted = await self._append(topic, versions, line)
+                report(Changed.SCHEMA_DELETED, topic)
+                return deleted
 
     async def erase(self, topic: TopicName) -> None:
         """Remove all versions as if there had been none. The next one is 0 again.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.subscription.ack_sets import credible, is_credible
 from pulsark.errors import ClientError, ServerError
 from pulsark.runtime import new_done
-from pulsark.security.audit.effects import Changed, report
+from pulsark.security.effects import Changed, report
 from pulsark.storage.cursor.owners import CursorOwner, check_owner
 from pulsark.wire.position import Position
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.limits import CONSUMERS_LEAVING_AT_ONCE_MAX, READER_GRACE_SECONDS
 from pulsark.runtime import Done, new_done
-from pulsark.security.audit.effects import Changed, report
+from pulsark.security.effects import Changed, report
 from pulsark.storage.cursor.owners import CursorOwner, check_owner
 
 if TYPE_CHECKING:

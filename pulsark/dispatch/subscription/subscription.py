@@ -22,7 +22,7 @@ from pulsark.dispatch.subscription.subscription_properties import CursorProperti
 from pulsark.dispatch.subscription.subscription_types import change_type
 from pulsark.dispatch.subscription.takeover import Takeover
 from pulsark.errors import ClientError, ServerError
-from pulsark.security.audit.effects import Changed, report
+from pulsark.security.effects import Changed, report
 from pulsark.storage.cursor.owners import CursorOwner, check_owner
 
 if TYPE_CHECKING:
@@ -240,9 +240,11 @@ class Subscription:
             if not force:
                 self.members.check_unused()
             if not self.members.closed:
-                await self.topic.registry.delete(self)
-                if self.durable:
-                    report(Changed.SUBSCRIPTION_DELETED, self.topic.name, self.name)
+                try:
+                    await self.topic.registry.delete(self)
+                finally:  # it is gone here, even if nobody waits until that is durable
+                    if self.durable and self.members.closed:
+                        report(Changed.SUBSCRIPTION_DELETED, self.topic.name, self.name)
 
     async def delete_if(self, is_due: Callable[[Subscription], bool]) -> bool:
         """Delete it, durably, if that is right while no other change is made; whether it was."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pulsark.runtime import new_done
-from pulsark.security.audit.effects import Changed, report
+from pulsark.security.effects import Changed, report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

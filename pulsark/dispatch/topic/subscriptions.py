@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.model.interfaces import check_room
 from pulsark.dispatch.subscription.subscription import Subscription
 from pulsark.dispatch.subscription.subscription_properties import cursor_properties
-from pulsark.security.audit.effects import Changed, report
+from pulsark.security.effects import Changed, report
 from pulsark.storage.cursor.cursor import Cursor
 from pulsark.storage.cursor.owners import (
     CursorOwner,
@@ -62,7 +63,11 @@ class TopicSubscriptions:
                 mark_delete = topic.entries.mark_delete_before(position)
             if durable:
                 kept = cursor_properties(properties, replicated=replicated)
-                cursor = await topic.cursors.create(name, mark_delete, kept, by)
+                try:
+                    cursor = await topic.cursors.create(name, mark_delete, kept, by)
+                except asyncio.CancelledError:  # the log goes on without its caller
+                    report(Changed.SUBSCRIPTION_CREATED, topic.name, name)
+                    raise
                 if by is CursorOwner.CLIENTS:
                     report(Changed.SUBSCRIPTION_CREATED, topic.name, name)
             else:

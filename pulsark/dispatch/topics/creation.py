@@ -13,6 +13,7 @@ from pulsark.dispatch.topics.bundles import NamespaceBundles
 from pulsark.dispatch.topics.registry import Seen
 from pulsark.errors import ClientError, ServerError
 from pulsark.metadata.records import AlreadyExistsError
+from pulsark.security.effects import Changed, report
 from pulsark.storage.cursor.owners import is_system_cursor
 from pulsark.wire.position import LATEST
 from pulsark.wire.topic_name import TopicName
@@ -195,7 +196,9 @@ class TopicCreation:
                 )
         await self._deletion.go_on_with(name)
         async with self._making.room(name):
-            return await self._topics.open(name, create=True)
+            made = await self._topics.open(name, create=True)
+            report(Changed.TOPIC_CREATED, name)
+            return made
 
     async def create_partitioned_topic(
         self, name: TopicName, partitions: int, properties: dict[str, str]
@@ -208,6 +211,7 @@ class TopicCreation:
             await self._deletion.go_on_with(name)
             async with self._making.room(name, partitions):
                 await self._resources.partitioned_topics.create(name, partitions, properties)
+                report(Changed.TOPIC_CREATED, name)
 
     async def add_partitions(self, name: TopicName, partitions: int) -> None:
         """Raise a topic's number of partitions. The new ones have its durable subscriptions.
@@ -230,6 +234,7 @@ class TopicCreation:
             for index in range(found.partitions, partitions) if kept else ():
                 await self._subscribe(name.with_partition(index), kept)
         await self._resources.partitioned_topics.update(name, partitions)
+        report(Changed.PARTITIONS_ADDED, name)
 
     async def _durable_subscriptions(self, partition: TopicName) -> Sequence[GivenSubscription]:
         """The durable subscriptions that other partitions have."""

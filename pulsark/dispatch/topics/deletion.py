@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.errors import ClientError, ServerError
 from pulsark.metadata.records import DoesNotExistError, InUseError
+from pulsark.security.effects import Changed, report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,6 +69,7 @@ class TopicDeletion:
                 if topic.is_used and not force:
                     raise _in_use(name)
                 await self._delete_loaded(topic)
+                report(Changed.TOPIC_DELETED, name)
             elif not await self._remains.finish_deletion(name) and not await self._catalog.exists(
                 name
             ):
@@ -139,6 +141,7 @@ class TopicDeletion:
             with self._topics.refusing(name):
                 if not found.deleting:
                     await self._begin_partitioned(name, found.partitions, force=force)
+                    report(Changed.TOPIC_DELETED, name)
                 await self._finish_partitioned(name, found.partitions)
 
     async def delete_partitioned_if_empty(self, name: TopicName) -> None:

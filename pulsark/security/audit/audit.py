@@ -88,6 +88,12 @@ class Audit:
         summed = summed or (judged is not None and is_of_clients(judged.operation))
         self._note(event, is_denial=summed)
 
+    def changed(
+        self, origin: Origin, principal: Principal | None, call: Call, target: Target
+    ) -> None:
+        """What a producer or consumer changed, which needs no administrator."""
+        self._note(call_event(origin, principal, call, None, target=target), is_denial=True)
+
     def denied(
         self, origin: Origin, principal: Principal | None, operation: str, detail: str
     ) -> None:

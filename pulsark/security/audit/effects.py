@@ -1,91 +1,59 @@
-"""What a request has changed, told by the code that changes it.
-
-A port that serves requests sets a watcher for each. Whatever a request calls, by whichever route or
-command and with whichever right, reports its change here; without a watcher that does nothing. So
-the audit knows what happened, and need not conclude it from the right that was checked.
-
-Work of the broker itself, such as expiry and retention, calls functions that report nothing.
-"""
+"""The changes of one request, collected for the events about it."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from contextvars import ContextVar
-from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pulsark.security.audit.limits import AUDIT_EFFECTS_MAX
 from pulsark.security.decisions import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator
 
-    from pulsark.wire.topic_name import TopicName
+    from pulsark.security.effects import Changed, Effect
 
-
-class Changed(Enum):
-    """The kinds of changes, in the words of the audit."""
-
-    CURSOR_MOVED = "cursor moved"
-    SUBSCRIPTION_CREATED = "subscription created"
-    SUBSCRIPTION_CHANGED = "subscription properties changed"
-    SUBSCRIPTION_DELETED = "subscription deleted"
-    TOPIC_CREATED = "topic created"
-    TOPIC_DELETED = "topic deleted"
-    PARTITIONS_ADDED = "partitions added"
-    SCHEMA_ADDED = "schema added"
-    SCHEMA_DELETED = "schema deleted"
+CHANGED = "changed"
+"""The parameter of an event that says what happened."""
 
 
-class Effect(NamedTuple):
-    """One change, and what was changed. Partitions count as their topic."""
-
-    what: Changed
-    target: Target
-
-
-_WATCHER: ContextVar[Callable[[Effect], None] | None] = ContextVar("effects", default=None)
-
-
-def report(what: Changed, topic: TopicName, subscription: str | None = None) -> None:
-    """Tell the request's watcher, if there is one, what was changed just now."""
-    watcher = _WATCHER.get()
-    if watcher is not None:
-        watcher(Effect(what, Target.of_topic(topic, subscription)))
-
-
-@contextmanager
-def watched(watcher: Callable[[Effect], None]) -> Iterator[None]:
-    """Let ``watcher`` hear what is changed within this context, also by tasks that begin in it."""
-    token = _WATCHER.set(watcher)
-    try:
-        yield
-    finally:
-        _WATCHER.reset(token)
-
-
-class Effects:
-    """The distinct changes of one request, up to a bound, by what was changed."""
+class AuditedEffects:
+    """Distinct changes by what they were about. More targets than a bound are only counted."""
 
     def __init__(self) -> None:
-        self.of_target: dict[Target, dict[Changed, None]] = {}
-        self.left_out = 0
-        """Changes of further targets."""
+        self._of_target: dict[Target, dict[Changed, None]] = {}
+        self._left_out: set[Changed] = set()
         self._ended = False
+
+    def __bool__(self) -> bool:
+        return bool(self._of_target)
 
     def add(self, effect: Effect) -> None:
         """Take note of a change, unless the request has ended."""
         if self._ended:
             return
-        if effect.target not in self.of_target and len(self.of_target) >= AUDIT_EFFECTS_MAX:
-            self.left_out += 1
+        target = Target.of_topic(effect.topic, effect.subscription)
+        if target not in self._of_target and len(self._of_target) >= AUDIT_EFFECTS_MAX:
+            self._left_out.add(effect.what)
             return
-        self.of_target.setdefault(effect.target, {})[effect.what] = None
+        self._of_target.setdefault(target, {})[effect.what] = None
+
+    @property
+    def summary(self) -> str:
+        """All of it in words, without what was changed; empty if nothing was."""
+        changed = {what for each in self._of_target.values() for what in each}
+        return _in_words(changed | self._left_out)
 
     def end(self) -> None:
-        """Take no note of what tasks of the request do from now on."""
+        """Take no note of what tasks that the request has started do from now on."""
         self._ended = True
 
-    def words(self, target: Target) -> str:
-        """What happened to one target, for the event about it."""
-        return ", ".join(what.value for what in self.of_target.get(target, ()))
+    def each(self) -> Iterator[tuple[Target, str]]:
+        """What was changed, and how, in words; last, what had no room, without a target."""
+        for target, changed in self._of_target.items():
+            yield target, _in_words(changed)
+        if self._left_out:
+            yield Target(), f"{_in_words(self._left_out)}, of more topics"
+
+
+def _in_words(changed: Iterable[Changed]) -> str:
+    return ", ".join(sorted(what.value for what in changed))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pulsark.security.audit.effects import CHANGED
 from pulsark.security.audit.limits import AUDIT_TEXT_CHARS_MAX
 from pulsark.security.decisions import Target
 from pulsark.security.operations import PolicyOperation, TargetKind, TopicOperation
@@ -65,14 +66,24 @@ class Judged(NamedTuple):
 
 
 def call_event(
-    origin: Origin, principal: Principal | None, call: Call, judged: Judged | None, detail: str = ""
+    origin: Origin,
+    principal: Principal | None,
+    call: Call,
+    judged: Judged | None,
+    detail: str = "",
+    target: Target | None = None,
 ) -> Event:
-    """A change, or the denial of anything."""
+    """A change, or the denial of anything; of ``target``, unless it is that of ``judged``."""
+    if target is None and judged is not None:
+        target = judged.target
+    activity = _OF_METHOD.get(call.method, OTHER)
+    if activity == READ and CHANGED in call.parameters:
+        activity = OTHER
     denied = judged is not None and not judged.decision.granted
     failed = denied or call.status >= 400
     return _event(
         API,
-        _OF_METHOD.get(call.method, OTHER),
+        activity,
         MEDIUM if denied else INFORMATIONAL,
         FAILURE if failed else SUCCESS,
         origin,
@@ -80,7 +91,7 @@ def call_event(
         detail=detail or ("denied" if denied else ""),
         actor=_actor(principal),
         request_id=_text(call.request_id),
-        resource=None if judged is None else _resource(judged.target),
+        resource=None if target is None else _resource(target),
         authz=None if judged is None else _authz(judged),
         http=_http(call),
         parameters={_cut(k): _cut(v) for k, v in call.parameters.items()} or None,

@@ -396,3 +396,130 @@ def test_without_the_setting_changes_do_not_wait(locked: Audited) -> None:
     audit_of(locked).failing = True
     body = {"retentionTimeInMinutes": 10, "retentionSizeInMB": 100}
     assert locked.as_role("root", "POST", RETENTION, body).status == 204
+
+
+# -- changes that no administrative right is needed for ------------------------------------------
+
+ORDERS = "persistent://public/default/orders"
+
+
+def changes(api: Audited) -> list[tuple[str, str, str | None, str]]:
+    """Of each event: the role, what happened, the subscription and the topic's own name."""
+    return [
+        (
+            event["actor"]["role"],
+            event.get("parameters", {}).get("changed", ""),
+            event["resource"].get("subscription"),
+            event["resource"]["name"].rpartition("/")[2],
+        )
+        for event in api.events()
+    ]
+
+
+@pytest.fixture
+def cook(locked: Audited) -> Audited:
+    """The role ``cook`` may consume and ``chef`` may produce; there is a topic with messages."""
+    grant = "/admin/v2/namespaces/public/default/permissions"
+    assert locked.as_role("root", "POST", f"{grant}/cook", ["consume"]).status < 300
+    assert locked.as_role("root", "POST", f"{grant}/chef", ["produce"]).status < 300
+    locked.publish(ORDERS, b"1", b"2")
+    locked.events()
+    return locked
+
+
+def test_cursors_that_spark_queries_move_are_noted(cook: Audited) -> None:
+    query = "/admin/v2/spark-queries/q"
+    claim = {"client": "c", "subscription": "s", "topics": [ORDERS]}
+    place = {"positions": {ORDERS: {"ledgerId": 2**62, "entryId": 0}}}
+    assert cook.as_role("cook", "PUT", query, claim).status == 204
+    assert cook.as_role("cook", "POST", query, {}).status == 204
+    assert cook.events() == []
+    assert cook.as_role("cook", "PUT", f"{query}/subscriptions", place).status == 200
+    assert cook.as_role("cook", "PUT", f"{query}/subscriptions", place).status == 200
+    assert changes(cook) == [("cook", "subscription created", "s", "orders")]
+    assert cook.as_role("cook", "POST", f"{query}/acknowledge", place).status == 200
+    [event] = cook.events()
+    assert event["operation"] == "POST /admin/v2/spark-queries/{query}/acknowledge"
+    assert event["parameters"] == {"query": "q", "changed": "cursor moved"}
+    assert event["resource"]["subscription"] == "s"
+    assert event["status_id"] == 1
+    for _ in range(100):  # a query does it with every batch
+        assert cook.as_role("cook", "POST", f"{query}/acknowledge", place).status == 200
+    assert cook.events() == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "changed"),
+    [
+        ("PUT", "", {"ledgerId": -1, "entryId": -1}, "subscription created"),
+        ("POST", "/skip_all", None, "cursor moved"),
+        ("POST", "/skip/1", None, "cursor moved"),
+        ("POST", "/resetcursor/0", None, "cursor moved"),
+        ("POST", "/resetcursor", {"ledgerId": 0, "entryId": 0}, "cursor moved"),
+        ("POST", "/expireMessages", {"ledgerId": 0, "entryId": 0}, "cursor moved"),
+        ("POST", "/acknowledge", {"ledgerId": 0, "entryId": 0}, "cursor moved"),
+        ("POST", "/acknowledge", [{"ledgerId": 0, "entryId": 0}], "cursor moved"),
+        ("PUT", "/properties", {"a": "b"}, "subscription properties changed"),
+        ("DELETE", "", None, "subscription deleted"),
+    ],
+)
+def test_what_a_consumer_does_to_a_subscription_is_noted(
+    cook: Audited, method: str, path: str, body: Any, changed: str
+) -> None:
+    own = f"{NAMESPACE}/orders/subscription/own"
+    if changed != "subscription created":
+        start = {"ledgerId": -1, "entryId": -1}
+        assert cook.as_role("root", "PUT", own, start).status == 204
+        cook.events()
+    answer = cook.as_role("cook", method, own + path, body)
+    assert answer.status < 300, answer
+    assert changes(cook) == [("cook", changed, "own", "orders")]
+
+
+def test_a_topic_and_a_schema_that_a_producer_makes_are_noted(cook: Audited) -> None:
+    metadata = f"{NAMESPACE}/new/partitions?checkAllowAutoCreation=true"
+    cook.as_role(
+        "root",
+        "POST",
+        "/admin/v2/namespaces/public/default/autoTopicCreation",
+        {
+            "allowAutoTopicCreation": True,
+            "topicType": "partitioned",
+            "defaultNumPartitions": 2,
+        },
+    )
+    cook.events()
+    assert cook.as_role("chef", "GET", metadata).json["partitions"] == 2
+    assert changes(cook) == [("chef", "topic created", None, "new")]
+    assert cook.as_role("chef", "GET", metadata).status == 200
+    assert cook.events() == []
+    schema = {"type": "STRING", "schema": "", "properties": {}}
+    path = "/admin/v2/schemas/public/default/orders/schema"
+    assert cook.as_role("chef", "POST", path, schema).status == 200
+    assert changes(cook) == [("chef", "schema added", None, "orders")]
+
+
+def test_a_request_for_very_many_topics_names_some_and_says_that_there_were_more(
+    cook: Audited, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsark.security.audit.effects.AUDIT_EFFECTS_MAX", 2)
+    topics = [f"{ORDERS}{n}" for n in range(4)]
+    for topic in topics:
+        cook.topic(topic)
+    cook.events()
+    query = "/admin/v2/spark-queries/q"
+    claim = {"client": "c", "subscription": "s", "topics": topics}
+    place = {"positions": {topic: {"ledgerId": 0, "entryId": 0} for topic in topics}}
+    assert cook.as_role("cook", "PUT", query, claim).status == 204
+    assert cook.as_role("cook", "PUT", f"{query}/subscriptions", place).status == 200
+    first, second, more = cook.events()
+    assert {first["resource"]["name"], second["resource"]["name"]} < set(topics)
+    assert more["parameters"]["changed"] == "subscription created, of more topics"
+    assert "resource" not in more
+
+
+def test_clients_move_cursors_while_the_audit_is_stuck(failing: Audited) -> None:
+    failing.topic(ORDERS)
+    own = f"{NAMESPACE}/orders/subscription/own"
+    assert failing.as_role("root", "PUT", own).status == 204
+    assert failing.as_role("root", "POST", f"{own}/skip_all").status == 204
