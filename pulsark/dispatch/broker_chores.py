@@ -112,8 +112,15 @@ def _for_unloaded_topics(broker: Broker) -> Iterator[Chore]:
         await unloaded.look_after(policies)
 
     relief = DiskRelief(
-        settings, broker.clock, broker.ledgers, broker.topics, broker.disks, trim_unloaded
+        settings,
+        broker.clock,
+        broker.ledgers,
+        broker.topics,
+        broker.disks,
+        broker.sealing.tidy_soon,
+        trim_unloaded,
     )
+    broker.sealing.rounds.is_short = lambda: relief.is_needed
     yield Chore("full disks", LOOK_SECONDS, relief.look, first_seconds=0.0)
     yield Chore("unloaded topics on full disks", LOOK_SECONDS, relief.look_at_unloaded)
     unsealed = UnloadedSealing(broker.metadata, broker.tables, broker.sealing)

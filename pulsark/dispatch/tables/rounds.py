@@ -113,6 +113,9 @@ class SealingRounds:
         self._seals_by_jobs = seals_by_jobs
         self._seal = seal
         self._tidy = tidy
+        self.is_short: Callable[[], bool] = lambda: False
+        """Whether a disk is full: then tables give back what they need no more before others
+        are sealed."""
         self.load: LoopLoad | None = None
         """While it says that clients keep the broker busy, sealing waits."""
         self._next_look = 0.0
@@ -122,6 +125,9 @@ class SealingRounds:
         """One round."""
         started = self._clock.monotonic()
         last_was_small = False
+        if self.is_short():
+            self._queue.hurry()
+            await self._tidy_due(started)
         is_busy = self._is_busy()
         found = await self._look_now_and_then(started) if is_busy else await self.look(started)
         due = [work for work in found if work.base not in self._crowded]
@@ -134,7 +140,10 @@ class SealingRounds:
                 continue
             await self._failures.attempt(work.base, self._seal(work.base, work.topics))
             is_busy = self._is_busy()
-        bases = self._queue.take(started)
+        await self._tidy_due(started)
+
+    async def _tidy_due(self, now: float) -> None:
+        bases = self._queue.take(now)
         partitions = await self._progress.partitions_of(bases)
         for base in bases:
             topic = partitions.get(base)

@@ -177,7 +177,7 @@ class Sealing:
 
         return Tidying(
             self._settings, self._clock, self._sure_clock, self._metadata, self._topics,
-            self._tables, self.source.entries, self._are_shared,
+            self._tables, self.source.entries, self._are_shared, self.rounds.is_short,
         )  # fmt: skip
 
     # -- tables ---
@@ -204,6 +204,10 @@ class Sealing:
     def chore(self) -> Chore:
         """With ``sealByJobs`` this process tidies, and seals only unloaded topics."""
         return Chore("sealing", CHECK_SECONDS, self._round, first_seconds=0.0)
+
+    def tidy_soon(self, base: TopicName) -> None:
+        """Have a table tidied in the next round."""
+        self._tidy_queue.soon(base)
 
     async def close(self) -> None:
         """End, once the chore does. What was decided is finished by the table's next owner."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from heapq import nsmallest
 from typing import TYPE_CHECKING, NamedTuple
 
 from pulsark.dispatch.tables.sealing_due import CHECK_SECONDS, TIDY_SECONDS
@@ -21,6 +22,10 @@ READ_TABLES_MAX = 10_000
 """Tables that can count as read at a time."""
 
 
+HURRIED_TABLES = 64
+"""Tables that are tidied before their time in one round, because a disk is full."""
+
+
 class TidyQueue:
     """Tables that may have something to be tidied, and when they are looked at."""
 
@@ -35,6 +40,11 @@ class TidyQueue:
     def soon(self, base: TopicName) -> None:
         """In the next round."""
         self._at[base] = 0.0
+
+    def hurry(self) -> None:
+        """Let tables that wait have their turn in the next round, those first that wait longest."""
+        for base in nsmallest(HURRIED_TABLES, self._at, key=self._at.__getitem__):
+            self._at[base] = 0.0
 
     def take(self, now: float) -> list[TopicName]:
         """Remove and return the tables that are due."""

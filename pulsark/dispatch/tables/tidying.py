@@ -49,6 +49,10 @@ log = logging.getLogger(__name__)
 STAGED_MS = 24 * 3_600_000
 """Age at which staged files are deleted that no attach names."""
 
+KEPT_ON_FULL_DISKS_MS = 10_000
+"""Age at which files that left a table are deleted while a disk is full: publishing goes before
+queries that began to read them."""
+
 MERGES_MAX = 64
 """Merges in one table before other tables are looked at."""
 
@@ -81,6 +85,8 @@ class Tidying:
     entries_of: EntriesOf
     shares: Callable[[], bool] = lambda: False
     """Whether other brokers may have loaded partitions of the tables of this one."""
+    is_short: Callable[[], bool] = lambda: False
+    """Whether a disk is full: then old files are kept for seconds."""
     known: TidyTables = field(default_factory=TidyTables)
 
     async def tidy(self, base: TopicName, table_id: str, policies: TopicPolicies) -> Tidied:
@@ -121,6 +127,7 @@ class _Run:
         self._table_id = table_id
         self._target = target
         self._shares = tidying.shares
+        self._is_short = tidying.is_short
         self._listed = ListedLedgers(
             tidying.metadata, tidying.topics, base, shared=tidying.shares()
         )
@@ -222,8 +229,10 @@ class _Run:
         elif sealed.files:
             await (await self._table()).remove(sealed)
             self.tidied.later = True
-        hours = self._settings.tableVacuumRetentionHours
-        before_ms = self._sure_clock.now_ms() - hours * 3_600_000
+        kept_ms = self._settings.tableVacuumRetentionHours * 3_600_000
+        if self._is_short():
+            kept_ms = min(kept_ms, KEPT_ON_FULL_DISKS_MS)
+        before_ms = self._sure_clock.now_ms() - kept_ms
         if any(file.time_ms < before_ms for file in sealed.left):
             await (await self._table()).vacuum(sealed.ledger_id, before_ms)
         self.tidied.later |= any(file.time_ms >= before_ms for file in sealed.left)

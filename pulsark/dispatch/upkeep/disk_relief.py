@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pulsark.runtime import Clock
     from pulsark.storage.bookie.disk_watch import DiskWatch
     from pulsark.storage.ledger.manager import LedgerManager
+    from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,8 @@ UNLOADED_SECONDS: Final = 60.0
 class DiskRelief:
     """Frees consumed messages while a disk is full. ``look`` and ``look_at_unloaded`` are chores.
 
-    ``trim_unloaded`` trims the topics that nobody has loaded.
+    ``tidy_soon`` lets the table of a trimmed topic give its files back; ``trim_unloaded`` trims the
+    topics that nobody has loaded.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class DiskRelief:
         ledgers: LedgerManager,
         topics: Topics,
         disks: DiskWatch,
+        tidy_soon: Callable[[TopicName], None],
         trim_unloaded: Callable[[], Awaitable[None]],
     ) -> None:
         self._settings = settings
@@ -58,6 +61,7 @@ class DiskRelief:
         self._ledgers = ledgers
         self._topics = topics
         self._disks = disks
+        self._tidy_soon = tidy_soon
         self._trim_unloaded = trim_unloaded
         self._watch_at = -math.inf
         self._walk_at = -math.inf
@@ -119,7 +123,10 @@ class DiskRelief:
                         str(topic.name), f"cannot free consumed messages yet: {error}"
                     )
                 continue
-            freed += max(before - topic.total_size, 0)
+            if topic.total_size < before:
+                freed += before - topic.total_size
+                if topic.policies.sealing.enabled:
+                    self._tidy_soon(topic.name.base)
         if freed and not self._said:
             self._said = True
             log.warning("a disk is full: freeing consumed messages, %d MiB so far", freed >> 20)

@@ -198,24 +198,24 @@ class DiskWatch:
         use = uses[0]
         others = f" and {len(uses) - 1} more directories" if len(uses) > 1 else ""
         journals = {home.journal_dir for home in self.homes}
-        stops = (
-            "publishes are refused"
-            if any(use.path in journals for use in uses)
-            else "only a little more is written there"
-        )
+        is_journals = any(each.path in journals for each in uses)
+        stops = "publishes are refused" if is_journals else "little is written there"
+        what = _WHAT[use.level].format(stops=stops)
         return (
             f"the disk of {use.path}{others} is {use.used_share:.0%} full, "
-            + (f"{use.free >> 20} of {use.total >> 20} MiB are free")
-            + {
-                DiskLevel.OK: ": enough again",
-                DiskLevel.WARNING: " (diskUsageWarnThreshold)",
-                DiskLevel.CRITICAL: " (diskUsageThreshold): make room before publishes are refused",
-                DiskLevel.FULL: (
-                    f": {stops} until there is room. Acknowledge messages, delete or truncate topics "
-                    "(pulsark topics truncate TOPIC), or enlarge the disk; see docs/operations.md"
-                ),
-            }[use.level]
+            f"{use.free >> 20} of {use.total >> 20} MiB are free{what}"
         )
+
+
+_WHAT: Final = {
+    DiskLevel.OK: ": enough again",
+    DiskLevel.WARNING: " (diskUsageWarnThreshold)",
+    DiskLevel.CRITICAL: " (diskUsageThreshold): make room before publishes are refused",
+    DiskLevel.FULL: (
+        ": {stops} until there is room. Acknowledge messages, delete or truncate topics "
+        "(pulsark topics truncate TOPIC), or enlarge the disk; see docs/operations.md"
+    ),
+}
 
 
 def disk_watch_of(
