@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 from enum import Enum
 from itertools import islice
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from pulsark.storage.bookie.bookie import Bookie
     from pulsark.storage.ledger.metadata import LedgerConfig
     from pulsark.storage.ledger.placement import Places
+
+
+FULL_REMEMBERED_SECONDS: Final = 10.0
+"""Time after which a bookie that nobody tried again does not count as full any more."""
 
 
 class Shortage(Enum):
@@ -120,7 +125,12 @@ class LedgerBookies:
 
     def is_full(self, ack_quorum: int) -> bool:
         """Return whether too few bookies have room for entries, as far as their answers tell."""
-        return bool(self.full) and sum(n not in self.full for n in self._writable()) < ack_quorum
+        if not self.full:
+            return False
+        since = self._runtime.clock.monotonic() - FULL_REMEMBERED_SECONDS
+        names = self._writable()
+        with_room = sum(self.full.get(name, -math.inf) < since for name in names)
+        return with_room < min(ack_quorum, len(names))
 
     def is_suspect(self, bookie_id: str) -> bool:
         """Whether the bookie failed lately, or is not there."""

@@ -12,7 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsark.errors import StorageError, StorageFullError
-from pulsark.storage.ledger.bookies import FULL_PROBE_SECONDS, LedgerBookies
+from pulsark.storage.ledger.bookies import (
+    FULL_PROBE_SECONDS,
+    FULL_REMEMBERED_SECONDS,
+    LedgerBookies,
+)
 from pulsark.storage.ledger.metadata import LedgerConfig
 from pulsark.storage.ledger.placement import (
     QUARANTINE_SECONDS_MAX,
@@ -144,6 +148,9 @@ def test_a_full_bookie_gets_no_new_ledgers_but_those_that_may_use_the_reserve() 
         assert len(bookies.choose(of_cursors)) == 2
         bookies.has_room(["b2"])
         assert [b.bookie_id for b in bookies.choose(config)] == ["b2"]
+        assert bookies.is_full(2)
+        await asyncio.sleep(FULL_PROBE_SECONDS + FULL_REMEMBERED_SECONDS + 1)
+        assert not bookies.is_full(2)  # nobody has tried since
 
     simulate(main)
 
