@@ -367,6 +367,26 @@ ROW_GROUP_CELLS_MAX = 1 << 24
 FORM_SAMPLE_BYTES_MAX = 128 << 10
 """Bytes of messages from which the form of a topic's JSON is learned."""
 
+# -- the log ---------------------------------------------------------------------------------
+
+LOG_WINDOW_SECONDS = 60.0
+"""Time for which the lines of a cause are counted."""
+
+LOG_LINES_OF_CAUSE_MAX = 5
+"""Warnings and errors that one cause, such as one topic with one template, writes in that time."""
+
+LOG_LINES_OF_LASTING_CAUSE_MAX = 1
+"""The same of a cause that wrote too much in the time before, beside its summary."""
+
+LOG_LINES_OF_KIND_MAX = 50
+"""Warnings and errors of one template in that time, whatever they are about."""
+
+LOG_LINES_OF_LASTING_KIND_MAX = 10
+"""The same of a template that wrote too much in the time before."""
+
+LOG_CAUSES_MAX = 2000
+"""Causes whose lines are counted; beyond, the oldest count ends early. About 1 MiB."""
+
 # -- configuration ---------------------------------------------------------------------------
 
 CONFIG_FILE_BYTES_MAX = 1 << 20

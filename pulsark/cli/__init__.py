@@ -15,8 +15,11 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command of ``sys.argv`` and exit: 0 done, 1 failed, 2 wrong usage."""
     from pulsark.cli.terminal.errors import ends_in_one_line
+    from pulsark.cli.terminal.streams import escape_output, hide_secret_arguments
     from pulsark.private_files import create_privately
 
+    hide_secret_arguments()
+    escape_output()
     if sys.argv[1:2] != ["jobs"]:  # a job's output belongs to whom the user's umask says
         create_privately()
     with ends_in_one_line():

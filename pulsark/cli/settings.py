@@ -48,7 +48,7 @@ def _describe(key: SettingKey, loaded: LoadedSettings) -> dict[str, Any]:
 
 
 def _paragraph(key: SettingKey, loaded: LoadedSettings) -> Iterator[str]:
-    value = key.text(key.shown(getattr(loaded.settings, key.name)))
+    value = key.shown_text(getattr(loaded.settings, key.name))
     amount = key.spec.unit if key.spec.unit in ("ms", "s", "min", "MB", "bytes") else ""
     yield f"{key.name}={value} {amount if value else ''}".rstrip()
     notes = [key.spec.meaning + "."]

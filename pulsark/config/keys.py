@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from pulsark.config.spec import Spec
 
 _TRUE, _FALSE = "true", "false"
+NOT_SHOWN = "(not shown)"
+
+_password = re.compile(
+    r"((?:://[^/@\s:]*:)|(?:[?&;](?:password|passwd|secret|token|key)=))[^/@\s&;]+(@?)", re.I
+)
+
+
+def _is_path(location: str) -> bool:
+    return location.strip().startswith(("file:", "/", "./"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +37,21 @@ class SettingKey:
     spec: Spec
 
     def shown(self, value: object) -> object:
-        """A value for somebody to see: of a secret only where it is."""
-        if not self.spec.secret or not value:
+        """Return a value for somebody to see: of a secret only where it is.
+
+        Passwords in URLs are left out of every setting.
+        """
+        if isinstance(value, tuple):
+            return tuple(map(self.shown, value))
+        if not isinstance(value, str) or not value:
             return value
-        return value if str(value).startswith(("file:", "/", "./")) else "(not shown)"
+        if self.spec.secret and not all(map(_is_path, value.split(","))):
+            return NOT_SHOWN
+        return _password.sub(r"\1***\2", value)
+
+    def shown_text(self, value: object) -> str:
+        """Return ``shown`` in the spelling of a properties file."""
+        return self.text(self.shown(value))
 
     def text(self, value: object) -> str:
         """A value in the spelling of a properties file."""

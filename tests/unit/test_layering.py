@@ -17,6 +17,7 @@ BASE = (
     "runtime",
     "tasks",
     "http_answer",
+    "log_budget",
     "log_format",
     "config",
 )

@@ -131,7 +131,9 @@ async def dynamic_names() -> Response:
 @router.get("/brokers/configuration/values", needs=superuser, at=ANYWHERE)
 async def dynamic_values(broker: BrokerOf) -> Response:
     """Settings that were changed for all brokers, as text."""
-    return value(await broker.dynamic_settings.values())
+    keys = key_index()
+    found = await broker.dynamic_settings.values()
+    return value({name: keys[name].shown_text(found[name]) for name in found if name in keys})
 
 
 @router.get("/brokers/configuration/runtime", needs=superuser)
@@ -140,7 +142,7 @@ async def runtime_configuration(broker: BrokerOf) -> Response:
     keys = key_index()
     return value(
         {
-            name: keys[name].text(setting)
+            name: keys[name].shown_text(setting)
             for name, setting in dataclasses.asdict(broker.settings).items()
         }
     )

@@ -15,6 +15,7 @@ from pulsark.cli.admin.messages import connected_client
 from pulsark.cli.terminal.arguments import DEFAULT_SERVICE_URL, Json, ServiceUrl
 from pulsark.cli.terminal.client_log import ClientLog
 from pulsark.cli.terminal.output import print_json, print_json_line, print_table
+from pulsark.log_format import escaped
 from pulsark.metadata.resources import AUDIT_TOPIC
 from pulsark.runtime import SystemClock
 
@@ -135,12 +136,12 @@ def verify(
         )
     else:
         for finding in findings[:20]:
-            whose = f"record {finding.seq} of {printable(finding.broker)}: "
+            whose = f"record {finding.seq} of {escaped(finding.broker)}: "
             print(f"{whose if finding.broker else ''}{finding.problem}")
         if len(findings) > 20:
             print(f"and {len(findings) - 20} more")
         for broker, head in checker.heads.items():
-            print(f"{printable(broker)}: record {head.seq} has the digest\n  {head.digest}")
+            print(f"{escaped(broker)}: record {head.seq} has the digest\n  {head.digest}")
         if checker.starts_without_stop:
             print(
                 f"{checker.starts_without_stop} starts without a stop before: a broker was killed, "
@@ -210,12 +211,7 @@ def row(event: dict[str, Any]) -> tuple[str, ...]:
     name = (resource.get("name") or "").removeprefix("persistent://")
     if resource.get("subscription"):
         name += f" ({resource['subscription']})"
-    return at, *map(printable, (_who(event), _what(event), name, _result(event)))
-
-
-def printable(text: str) -> str:
-    """A text of a stranger, whatever it would do to a terminal."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return at, *map(escaped, (_who(event), _what(event), name, _result(event)))
 
 
 def _who(event: dict[str, Any]) -> str:

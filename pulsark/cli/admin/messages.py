@@ -16,6 +16,7 @@ from pulsark.cli.admin.access import credentials
 from pulsark.cli.terminal.client_log import ClientLog
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.cli.terminal.output import print_json_line
+from pulsark.log_format import escaped
 
 TYPES = {
     "exclusive": "Exclusive",
@@ -64,7 +65,7 @@ class MessageOutput:
         if not self.as_json:
             key = message.partition_key()
             text = payload.get("payload") or payload.get("payloadBase64", "")
-            print(f"{key}\t{text}" if key else text, flush=True)
+            print(f"{escaped(key)}\t{text}" if key else text, flush=True)
             return
         print_json_line(
             {

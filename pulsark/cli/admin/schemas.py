@@ -14,6 +14,7 @@ from pulsark.cli.admin.access import admin_client
 from pulsark.cli.terminal.arguments import DEFAULT_ADMIN_URL, AdminUrl, Json, Topic, named
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.cli.terminal.output import print_json
+from pulsark.log_format import escaped
 from pulsark.wire.topic_name import TopicName
 
 schemas = typer.Typer(help="Show, upload, check and delete schemas.", no_args_is_help=True)
@@ -72,7 +73,7 @@ def get_schema(
         return
     print(f"version {found['version']}, {found['type']}")
     for key, value in sorted(found["properties"].items()):
-        print(f"  {key}={value}")
+        print(f"  {escaped(key)}={escaped(value)}")
     if found["data"]:
         try:
             print_json(json.loads(found["data"]))

@@ -6,6 +6,9 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pulsark.cli.terminal.streams import plain_stdout
+from pulsark.log_format import escaped
+
 
 def print_json(value: Any) -> None:
     """One JSON value, indented."""
@@ -25,14 +28,19 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left", title_style="bold", box=None)
+    table = Table(
+        title=Text(escaped(title)) if title else None,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+    )
     for heading, numeric in columns:
         table.add_column(
             heading, justify="right" if numeric else "left", overflow="fold", no_wrap=numeric
         )
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
-    Console().print(table)
+        table.add_row(*(Text(escaped(str(cell))) for cell in row))
+    Console(file=plain_stdout()).print(table)
 
 
 def human_size(size: float) -> str:

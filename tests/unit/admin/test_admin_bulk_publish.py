@@ -28,7 +28,7 @@ def body(**changed: Any) -> dict[str, Any]:
         ({"ledgers": [], "partitions": 0}, 400, "topicId is a text"),
         ({"ledgers": [], "topicId": "x"}, 400, "partitions is an integer"),
         ({"ledgers": [{}], "topicId": "x", "partitions": 0}, 400, "cannot be understood"),
-        (body(path="../../etc/passwd"), 400, "not the name of a staged file"),
+        (body(path="../../etc/passwd"), 400, "not the name of a file below a directory"),
         (body(path="1-a-0.parquet/x-1.parquet"), 400, "not the name of a staged file"),
         (body(entries=[1, 1]), 400, "do not follow"),
         (body(entries=[0, 10**30]), 400, ""),

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import typer
 
-from pulsark.cli.admin.audit import Wanted, printable, row, seconds_of
+from pulsark.cli.admin.audit import Wanted, row, seconds_of
+from pulsark.log_format import escaped
 
 DENIED: dict[str, Any] = {
     "time": 1_800_000_000_000,
@@ -75,8 +76,8 @@ def test_events_as_people_read_them() -> None:
 
 def test_texts_of_strangers_do_nothing_to_a_terminal() -> None:
     event = {**DENIED, "actor": {"role": "\x1b[2Jkitchen\n"}}
-    assert row(event)[1] == "\\x1b[2Jkitchen\\n"
-    assert printable("Küche") == "Küche"
+    assert row(event)[1] == "\\u001b[2Jkitchen\\n"
+    assert escaped("Küche") == "Küche"
 
 
 def test_which_events_are_shown() -> None:

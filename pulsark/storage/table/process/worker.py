@@ -16,6 +16,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pulsark.errors import PulsarkError, StorageError
+from pulsark.log_format import start_logging
 from pulsark.runtime import Disk, OsDisk
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.bookie.journal_excerpt import JournalExcerpt
@@ -235,11 +236,7 @@ def take_place(priority: str) -> None:
 
 def main() -> None:
     """Serve standard input."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.WARNING,
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-    )
+    start_logging("WARNING", "text")
     take_place(sys.argv[1])
     replies = sys.stdout.buffer
     sys.stdout = sys.stderr
