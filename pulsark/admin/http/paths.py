@@ -29,6 +29,7 @@ def one_of(words: Iterable[str]) -> Convertor[str]:
 
 
 register_url_convertor("domain", one_of(("persistent", "non-persistent")))
+register_url_convertor("bundle_kind", one_of(("LARGEST", "HOT")))
 register_url_convertor("bundle", matching("0x[0-9a-fA-F]{8}_0x[0-9a-fA-F]{8}"))
 
 TOPICS = "/admin/v2/{domain:domain}/{tenant}/{namespace}"

@@ -245,13 +245,35 @@ async def live_brokers(broker: BrokerOf) -> Response:
     )
 
 
-@router.get("/broker-stats/metrics", needs=superuser)
-async def broker_metrics() -> Response:
-    """Pulsar's older form of metrics; ``/metrics`` is the one that has them."""
-    return value([])
-
-
 _RATES = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
+_RATE_NAMES = ("brk_in_rate", "brk_out_rate", "brk_in_tp_rate", "brk_out_tp_rate")
+
+
+@router.get("/broker-stats/metrics", needs=superuser)
+async def broker_metrics(broker: BrokerOf, stats: StatsOf) -> Response:
+    """Pulsar's older form of metrics, of each namespace here; ``/metrics`` has all of them."""
+    found: dict[str, dict[str, float]] = {}
+    async for topic in in_turns(broker.topics.served()):
+        told = stats.topic(topic)
+        subscriptions = told["subscriptions"].values()
+        counted = {
+            **{new: told[old] for new, old in zip(_RATE_NAMES, _RATES, strict=True)},
+            "brk_no_of_producers": len(told["publishers"]),
+            "brk_no_of_consumers": sum(len(each["consumers"]) for each in subscriptions),
+            "brk_no_of_subscriptions": len(subscriptions),
+            "brk_msg_backlog": sum(each["msgBacklog"] for each in subscriptions),
+            "brk_storage_size": told["storageSize"],
+            "brk_topics_count": 1,
+        }
+        sums = found.setdefault(topic.name.namespace_name, dict.fromkeys(counted, 0))
+        for name, figure in counted.items():
+            sums[name] += figure
+    return value(
+        [
+            {"metrics": figures, "dimensions": {"namespace": name}}
+            for name, figures in sorted(found.items())
+        ]
+    )
 
 
 @router.get("/broker-stats/load-report", needs=superuser)

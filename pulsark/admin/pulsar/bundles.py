@@ -112,6 +112,29 @@ async def split_bundle(
     return done()
 
 
+@router.put(_NAMESPACE + "/{kind:bundle_kind}/split", needs=superuser)
+async def split_chosen_bundle(
+    name: NamespaceOf, kind: str, request: Request, broker: BrokerOf
+) -> Response:
+    """Send the caller to the bundle with the most topics (``LARGEST``) or load (``HOT``)."""
+    bundles = (await existing_namespace(broker, name)).bundles
+    weights: dict[str, float] = dict.fromkeys(bundles, 0.0)
+    if kind == "HOT":
+        for live in broker.registry.live.values():
+            for path, part in live.load.busiest:
+                namespace, _, bundle = path.rpartition("/")
+                if namespace == name and bundle in weights:
+                    weights[bundle] += part
+    if not any(weights.values()):
+        listed = await broker.catalog.list_topics(name, include_system=True)
+        async for topic in in_turns(listed):
+            weights[await broker.ownership.bundle_of(TopicName.parse(topic))] += 1
+    chosen = max(bundles, key=lambda bundle: weights[bundle])
+    place = request.url.path.replace(f"/{kind}/split", f"/{chosen}/split")
+    query = f"?{request.url.query}" if request.url.query else ""
+    return Response(status_code=307, headers={"Location": place + query})
+
+
 def _split_at(body: bytes) -> list[int]:
     if not body.strip():
         return []

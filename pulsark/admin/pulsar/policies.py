@@ -251,6 +251,7 @@ async def _set(
         given = await bare_text(request)
     else:
         given = await json_body(request)
+        given = place.empty_sets if given is None else given
     if given is None and not place.empty_removes:
         raise fail(400, f"The body must say what {place.name} is to be")
     checked = None if given is None else policy.check(given)

@@ -51,6 +51,8 @@ class PolicyPath:
     """The value is in the query, under the policy's name, and not in the body."""
     empty_removes: bool = False
     """To write nothing is to remove it."""
+    empty_sets: Any = None
+    """What a write without a body means."""
     plain: bool = False
     """It is shown as a bare text."""
     bare: bool = False
@@ -244,6 +246,15 @@ POLICIES = (
         PolicyPath("offloadDeletionLagMs", "PUT"),
     ),
     Policy(
+        # All that is acknowledged is stored, however scattered it is, so dispatch need never pause.
+        "dispatcherPauseOnAckStatePersistentEnabled",
+        values.flag("dispatcherPauseOnAckStatePersistent"),
+        *(
+            PolicyPath("dispatcherPauseOnAckStatePersistent", unset=False, empty_sets=True)
+            for _ in range(2)
+        ),
+    ),
+    Policy(
         "bookie_affinity_group",
         values.kept("bookieAffinity"),
         PolicyPath("persistence/bookieAffinity", unset=_NO_204),
@@ -264,12 +275,8 @@ _NOT_BUILT_NAMESPACE = (
     *_plain("entryFilters"),
     PolicyPath("schemaAutoUpdateCompatibilityStrategy", "PUT", removable=False, unset=_NO_204),
     PolicyPath("allowedClusters", removable=False, unset=[]),
-    PolicyPath("dispatcherPauseOnAckStatePersistent", unset=False),
 )
-_NOT_BUILT_TOPIC = (
-    *_plain("entryFilters", "replication"),
-    PolicyPath("dispatcherPauseOnAckStatePersistent", unset=False),
-)
+_NOT_BUILT_TOPIC = tuple(_plain("entryFilters", "replication"))
 
 NAMESPACE_POLICIES: dict[str, tuple[Policy, PolicyPath]] = {
     **{p.namespace.name: (p, p.namespace) for p in POLICIES if p.namespace is not None},
@@ -282,7 +289,6 @@ TOPIC_POLICIES: dict[str, tuple[Policy, PolicyPath]] = {
 
 APPLIED_TO_TOPICS: dict[str, Any] = {
     "entryFilters": {"entryFilterNames": ""},
-    "dispatcherPauseOnAckStatePersistent": False,
 }
 """What holds for topics of policies that are not built, which is what holds in Pulsar by itself."""
 
@@ -335,7 +341,6 @@ _NOT_BUILT_KEYS = frozenset(
             - {BACKLOG_QUOTAS, grants.AUTH_POLICIES, *BY_CLUSTER.values(), _OLD_TOPIC_RATE}
         ),
         "schema_auto_update_compatibility_strategy",
-        "dispatcherPauseOnAckStatePersistentEnabled",
         "entryFilters",
     }
 )

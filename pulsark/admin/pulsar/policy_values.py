@@ -135,13 +135,19 @@ def auto_topics(value: Any) -> dict[str, Any]:
         ("allowAutoTopicCreation", "topicType", "defaultNumPartitions"),
     )
     kinds = ("partitioned", "non-partitioned")
+    if not boolean(allowed, "allowAutoTopicCreation"):
+        # As in Pulsar, the other members may have any value: nothing is made of them.
+        if kind == kinds[0] and type(partitions) is int and 1 <= partitions <= PARTITIONS_MAX:
+            return {
+                "allowAutoTopicCreation": False,
+                "topicType": kind,
+                "defaultNumPartitions": partitions,
+            }
+        return {"allowAutoTopicCreation": False, "topicType": kinds[1]}
     kind = "non-partitioned" if kind is None else _choice(kind, "topicType", kinds)
-    found = {
-        "allowAutoTopicCreation": boolean(allowed, "allowAutoTopicCreation"),
-        "topicType": kind,
-    }
+    found = {"allowAutoTopicCreation": True, "topicType": kind}
     if kind != kinds[0]:
-        if partitions is not None and found["allowAutoTopicCreation"]:
+        if partitions is not None:
             raise _not_auto_topics("is not allowed to be set when the type is non-partition.")
         return found
     if partitions is None:
@@ -310,11 +316,22 @@ def properties(value: Any) -> dict[str, str]:
 
 
 def kept(what: str) -> Check:
-    """An object of texts, numbers and flags that nothing follows: shown as it came."""
+    """An object of texts, numbers and flags, or of such objects, that nothing follows.
+
+    It is shown as it came: Pulsar's client sends a map of further settings with offload policies.
+    """
 
     def check(value: Any) -> dict[str, Any]:
         given = object_of(value, what)
-        string_map({k: v for k, v in given.items() if v is not None}, what, KEPT_FIELDS_MAX)
+        plain: dict[str, Any] = {}
+        for key, item in given.items():
+            if isinstance(item, Mapping):
+                string_map(item, f"{what}.{key}", KEPT_FIELDS_MAX)
+            elif item is not None:
+                plain[key] = item
+        string_map(plain, what, KEPT_FIELDS_MAX)
+        if len(given) > KEPT_FIELDS_MAX:
+            raise fail(412, f"At most {KEPT_FIELDS_MAX} {what} are allowed")
         return dict(given)
 
     return check

@@ -202,7 +202,7 @@ async def reset_by_id(
 async def expire_by_age(
     topic: TopicOf, name: SubscriptionOf, seconds: str, broker: BrokerOf
 ) -> Response:
-    """Acknowledge messages that are at least this old; 409 if there are none."""
+    """Acknowledge messages that are at least this old; 409 if that cannot do anything."""
     _expire(await _with_topics(broker, topic, name), number(seconds, low=1))
     return done()
 
@@ -376,10 +376,22 @@ async def _single(broker: Broker, topic: TopicName, name: str) -> Subscription:
     return found
 
 
+_SMALL_BACKLOG = 1000
+"""Entries below which Pulsar takes a backlog for one that consumers are about to receive."""
+
+
 def _expire(found: list[tuple[Topic, Subscription]], seconds: int) -> None:
-    """Expire messages of this age; 409 unless every subscription has some."""
-    expired = [loaded.backlog.expire_older_than(seconds, [one]) for loaded, one in found]
-    if not all(expired):
+    """Expire messages of this age.
+
+    As in Pulsar, 409 for a subscription without a backlog, and for one with consumers that are
+    about to receive what there is, unless it has a message of this age.
+    """
+    refused = False
+    for loaded, one in found:
+        expired = loaded.backlog.expire_older_than(seconds, [one])
+        is_followed = bool(one.type.consumers) and one.backlog < _SMALL_BACKLOG
+        refused |= not expired and (not one.backlog or is_followed)
+    if refused:
         raise fail(409, "Nothing to expire: a subscription has no message that is so old")
 
 

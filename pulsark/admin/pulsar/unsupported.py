@@ -21,6 +21,7 @@ from pulsark.admin.http.guard import (
     namespace,
     namespace_policy,
     superuser,
+    tenant,
     topic,
     topic_policy,
 )
@@ -31,7 +32,6 @@ from pulsark.admin.http.requests import (
     BrokerOf,
     NamespaceOf,
     done,
-    empty,
     name_part,
     value,
 )
@@ -39,7 +39,7 @@ from pulsark.admin.pulsar.bundles import checked_bundle
 from pulsark.admin.pulsar.partitioned import leaves
 from pulsark.admin.pulsar.policies import existing_namespace, remove_namespace_policy
 from pulsark.dispatch.broker import Broker
-from pulsark.security.operations import NamespaceOperation
+from pulsark.security.operations import NamespaceOperation, TenantOperation
 from pulsark.security.operations import TopicOperation as T
 
 router = Guarded(at=ANYWHERE, tags=["absent"])
@@ -138,6 +138,15 @@ async def migration(cluster: str, broker: BrokerOf) -> Response:
 # -- namespaces --------------------------------------------------------------------------------
 
 
+@router.get("/admin/namespaces/{tenant}/{cluster}", needs=tenant(TenantOperation.LIST_NAMESPACES))
+async def old_namespaces(tenant: str, cluster: str, broker: BrokerOf) -> Response:
+    """Namespaces whose names have a cluster in them, as before Pulsar 2: there are none."""
+    if await broker.resources.tenants.get(name_part("tenant", tenant)) is None:
+        raise fail(404, "Tenant does not exist")
+    await _check_cluster(broker, cluster)
+    return value([])
+
+
 @router.delete(_NAMESPACE + "/removeOffloadPolicies", needs=namespace_policy("OFFLOAD", WRITE))
 async def remove_offload_policies(name: NamespaceOf, broker: BrokerOf) -> Response:
     """The other name of their removal."""
@@ -222,9 +231,9 @@ async def offload_status(topic: AnyTopicOf, broker: BrokerOf) -> Response:
     _TOPIC + "/shadowTopics", needs=topic_policy("SHADOW_TOPIC", READ), at=OWNER_IF_VOLATILE
 )
 async def shadow_topics(topic: AnyTopicOf, broker: BrokerOf) -> Response:
-    """There are none."""
+    """There are none. Pulsar's own tool fails on an answer without a list."""
     await leaves(broker, topic)
-    return empty()
+    return value([])
 
 
 @router.delete(

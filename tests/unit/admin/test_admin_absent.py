@@ -74,11 +74,25 @@ def test_what_is_answered(api: AdminApi, method: str, path: str, status: int, co
         assert answer.json == content
 
 
-@pytest.mark.parametrize("path", [f"{TOPIC}/shadowTopics"])
-def test_what_is_not_set_has_no_body(api: AdminApi, path: str) -> None:
+def test_namespaces_of_a_cluster_are_none(api: AdminApi) -> None:
+    assert api.get("/admin/namespaces/public/standalone").json == []
+    assert api.get("/admin/namespaces/public/none").status == 404
+    assert api.get("/admin/namespaces/none/standalone").status == 404
+
+
+def test_metrics_of_namespaces_in_their_older_form(api: AdminApi) -> None:
+    assert api.get(f"{V2}/broker-stats/metrics").json == []
+    for topic in "tu":
+        api.publish(topic, b"a")
+    (found,) = api.get(f"{V2}/broker-stats/metrics").json
+    assert found["dimensions"] == {"namespace": "public/default"}
+    assert found["metrics"]["brk_topics_count"] == 2
+    assert found["metrics"]["brk_no_of_subscriptions"] == 0
+
+
+def test_shadow_topics_are_an_empty_list(api: AdminApi) -> None:
     api.put(f"{NAMESPACE}/t")
-    answer = api.get(V2 + path)
-    assert (answer.status, answer.body) == (200, b"")
+    assert api.get(f"{V2}{TOPIC}/shadowTopics").json == []
 
 
 def test_the_quota_of_a_bundle_is_the_default(api: AdminApi) -> None:

@@ -124,6 +124,22 @@ def test_a_bundle_is_split_and_its_topics_go_on(busy: AdminApi) -> None:
     assert busy.put(f"{NS}/{bundle}/split").status == 412
 
 
+def test_the_largest_and_the_hottest_bundle_are_found_by_the_broker(busy: AdminApi) -> None:
+    counts: dict[str, int] = {}
+    for topic in TOPICS:
+        bundle = bundle_of(busy, topic)
+        counts[bundle] = counts.get(bundle, 0) + 1
+    answer = busy.put(f"{NS}/LARGEST/split?unload=true")
+    assert answer.status == 307
+    path, _, query = answer.headers["location"].partition("?")
+    *_, chosen, verb = path.split("/")
+    assert (verb, query) == ("split", "unload=true")
+    assert counts[chosen] == max(counts.values())
+    assert busy.put(f"{NS}/HOT/split").status == 307
+    assert busy.put(f"{NS}/SMALLEST/split").status == 404
+    assert busy.put("/admin/v2/namespaces/public/none/LARGEST/split").status == 404
+
+
 def test_where_a_bundle_is_split(busy: AdminApi) -> None:
     bundle = bundle_of(busy, "t0")
     split = f"{NS}/{bundle}/split?unload=true&splitAlgorithmName"

@@ -76,7 +76,13 @@ VALUES: dict[str, Any] = {
     "publishRate": {"publishThrottlingRateInMsg": 10, "publishThrottlingRateInByte": -1},
     "sealing": {"enabled": False, "targetFileSizeInMB": 7, "freshnessInSeconds": 3},
     "properties": {"team": "a"},
-    "offloadPolicies": {"managedLedgerOffloadDriver": "aws-s3", "maxBlockSize": 7},
+    "offloadPolicies": {
+        "managedLedgerOffloadDriver": "aws-s3",
+        "maxBlockSize": 7,
+        "managedLedgerExtraConfigurations": {"further": "settings"},
+        "s3ManagedLedgerOffloadRole": None,
+    },
+    "dispatcherPauseOnAckStatePersistent": True,
     "persistence/bookieAffinity": {"bookkeeperAffinityGroupPrimary": "rack-1"},
 }
 OWN = "/admin/v2/namespaces/public/own"
@@ -280,7 +286,8 @@ def test_a_topic_falls_back_to_its_namespace(api: AdminApi) -> None:
         ("POST", "/autoTopicCreation", {**AUTO_TOPICS, "topicType": "non-partitioned"}, 412),
         ("POST", "/delayedDelivery", {**DELAYED, "tickTime": -1}, 412),
         ("POST", "/offloadPolicies", [1], 400),
-        ("POST", "/offloadPolicies", {"a": {"b": 1}}, 400),
+        ("POST", "/offloadPolicies", {"a": {"b": {"c": 1}}}, 400),
+        ("POST", "/offloadPolicies", {str(n): {} for n in range(65)}, 412),
         ("POST", "/offloadPolicies", {str(n): n for n in range(65)}, 412),
         ("PUT", "/offloadThreshold", "much", 400),
         ("POST", "/inactiveTopicPolicies", {**INACTIVE, "inactiveTopicDeleteMode": "x"}, 400),
@@ -545,6 +552,27 @@ def test_automatic_creation_of_topics_is_a_policy(api: AdminApi) -> None:
     assert api.get(ask).status == 404
     api.post(f"{NS}/autoTopicCreation", AUTO_TOPICS)
     assert api.get(ask).json["partitions"] == 3
+
+
+@pytest.mark.parametrize("more", [{}, {"topicType": ""}, {"topicType": "partitioned"}])
+def test_without_automatic_creation_the_type_of_topics_does_not_matter(
+    api: AdminApi, more: dict[str, Any]
+) -> None:
+    sent = {"allowAutoTopicCreation": False, **more}
+    assert api.post(f"{NS}/autoTopicCreation", sent).status == 204
+    found = api.get(f"{NS}/autoTopicCreation").json
+    assert found == {"allowAutoTopicCreation": False, "topicType": "non-partitioned"}
+
+
+def test_dispatch_that_pauses_is_switched_on_without_a_body(api: AdminApi) -> None:
+    api.put(f"{NAMESPACE}/t")
+    for path in (NS, f"{NAMESPACE}/t"):
+        policy = f"{path}/dispatcherPauseOnAckStatePersistent"
+        assert api.get(policy).json is False
+        assert api.post(policy).status == 204
+        assert api.get(policy).json is True
+        assert api.delete(policy).status == 204
+        assert api.get(policy).json is False
 
 
 def test_properties_one_by_one(api: AdminApi) -> None:
