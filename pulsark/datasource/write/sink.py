@@ -10,10 +10,13 @@ Several topics are published one after the other, each as a whole.
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -32,20 +35,26 @@ from pulsark.datasource.write.sending import RowSender
 from pulsark.datasource.write.topic_writers import Batch, StagedTopic, TopicWriters
 from pulsark.datasource.write.typed_values import TopicSchema, TypedValues, ValueForm, register
 from pulsark.datasource.write.write_options import RAW, WriteOptions
+from pulsark.errors import StorageError
 from pulsark.schemas.column_types import fields_of
 from pulsark.schemas.definition import SchemaType
 from pulsark.storage.roots.root_files import in_object_store
 from pulsark.storage.roots.task_files import task_files
+from pulsark.storage.table.staging.staged_ledger import StagedLedger
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+log = logging.getLogger(__name__)
+
 FILES_WITH_STATISTICS_MAX = 500
 """With more files the broker would drop statistics, and requests would be large."""
+
+_MERGES_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
@@ -133,25 +142,31 @@ class Sink:
                 topics[staged.topic].append(staged)
         if not topics:
             return
+        publishes = [_Publish(topic, topics[topic]) for topic in sorted(topics)]
+        ident = results[0].ident
         with self.admin() as admin:
-            bodies = {topic: _together(topic, topics[topic]) for topic in sorted(topics)}
-            for place, (topic, body) in enumerate(bodies.items()):
-                try:
-                    name, ident = TopicName.parse(topic), results[0].ident
-                    admin.bulk_publish.publish(name, ident, number, body)
-                except DataSourceError as error:
-                    raise _partly(error, list(bodies), place) from None
+            try:
+                for publish in publishes:
+                    publish.merge(lambda name: admin.bulk_publish.is_published(name, ident, number))
+                for place, publish in enumerate(publishes):
+                    if publish.is_done:
+                        continue
+                    try:
+                        admin.bulk_publish.publish(publish.name, ident, number, publish.body())
+                    except DataSourceError as error:
+                        raise _partly(error, sorted(topics), place) from None
+            except BaseException:
+                for publish in publishes:
+                    publish.remove_merged()
+                raise
+            for publish in publishes:
+                publish.remove_sources()
 
     def abort(self, messages: list[Any]) -> None:
         """On the driver: delete the tasks' files that it can reach."""
-        files = task_files()
         for result in _results(messages):
             for staged in result.staged:
-                for directory in staged.directories:
-                    for ledger in staged.ledgers:
-                        for file in ledger["files"]:
-                            if in_object_store(directory) or os.path.isdir(directory):
-                                files.remove(f"{directory}/{file['path']}")
+                _remove(staged.directories, map(StagedLedger.from_json, staged.ledgers))
 
 
 def _partly(error: DataSourceError, topics: list[str], place: int) -> DataSourceError:
@@ -170,26 +185,102 @@ def _results(messages: list[Any]) -> list[TaskResult]:
     return [message for message in messages if isinstance(message, TaskResult)]
 
 
-def _together(topic: str, staged: list[StagedTopic]) -> dict[str, Any]:
-    """What all tasks wrote for a topic, as one publish."""
-    first = staged[0]
-    for other in staged:
-        if (other.topic_id, other.partitions, other.value) != (
-            first.topic_id, first.partitions, first.value,
-        ):  # fmt: skip
-            raise DataSourceError(f"{topic} was changed during the write; run it again")
-    ledgers = [ledger for one in staged for ledger in one.ledgers]
-    if sum(len(ledger["files"]) for ledger in ledgers) > FILES_WITH_STATISTICS_MAX:
-        ledgers = [
-            {**ledger, "files": [{**file, "stats": {}} for file in ledger["files"]]}
-            for ledger in ledgers
-        ]
-    return {
-        "topicId": first.topic_id,
-        "partitions": first.partitions,
-        "value": first.value,
-        "ledgers": ledgers,
-    }
+def _remove(directories: Iterable[str], ledgers: Iterable[StagedLedger]) -> None:
+    """Delete staged files as far as this process can reach them; the broker deletes old ones."""
+    reached = [each for each in directories if in_object_store(each) or os.path.isdir(each)]
+    for ledger in ledgers:
+        for file in ledger.files:
+            for directory in reached:
+                try:
+                    task_files().remove(f"{directory}/{file.path}")
+                except OSError as error:
+                    log.warning("staged file %s stays for now: %s", file.path, error)
+
+
+class _Publish:
+    """What all tasks wrote for one topic, as one publish."""
+
+    def __init__(self, topic: str, staged: list[StagedTopic]) -> None:
+        first = staged[0]
+        for other in staged:
+            if (other.topic_id, other.partitions, other.value) != (
+                first.topic_id, first.partitions, first.value,
+            ):  # fmt: skip
+                raise DataSourceError(f"{topic} was changed during the write; run it again")
+        self.name = TopicName.parse(topic)
+        self._first = first
+        found = [StagedLedger.from_json(ledger) for one in staged for ledger in one.ledgers]
+        # The order of the tasks stays within each partition.
+        self._ledgers = sorted(found, key=lambda ledger: ledger.partition)
+        self._sources: list[StagedLedger] = []
+        self._merged: list[StagedLedger] = []
+        self.is_done = False
+        """Whether it was published before."""
+
+    @property
+    def _files(self) -> int:
+        return sum(len(ledger.files) for ledger in self._ledgers)
+
+    def merge(self, is_published: Callable[[TopicName], bool]) -> None:
+        """Make few files of many, as far as that is cheap or the broker takes no more."""
+        if self._files <= FILES_WITH_STATISTICS_MAX:
+            return
+        from pulsark.storage.table.staging.staged_merge import merge_ledgers, plan_merges
+
+        first, most = self._first, self._first.files_max
+        try:
+            runs = plan_merges(self._ledgers, min(FILES_WITH_STATISTICS_MAX, most), most)
+            merge = partial(
+                merge_ledgers,
+                directories=first.directories,
+                needed=first.directories_needed,
+                disk=task_files(),
+            )
+            with ThreadPoolExecutor(_MERGES_AT_ONCE, "merge") as threads:
+                done = [
+                    (run, threads.submit(merge, run)) if len(run) > 1 else (run, None)
+                    for run in runs
+                ]
+            ledgers: list[StagedLedger] = []
+            for run, made in done:
+                ledgers += run if made is None else made.result()
+        except (StorageError, OSError) as error:
+            if is_published(self.name):
+                self.is_done = True
+                return
+            if self._files > most:
+                raise DataSourceError(
+                    f"{self.name}: {self._files} files are too many for one publish, and the "
+                    f"driver cannot merge them: {error}"
+                ) from None
+            log.warning("%s: publishing without merging files: %s", self.name, error)
+            return
+        kept = {id(ledger) for ledger in ledgers}
+        before = {id(ledger) for ledger in self._ledgers}
+        self._sources = [ledger for ledger in self._ledgers if id(ledger) not in kept]
+        self._merged = [ledger for ledger in ledgers if id(ledger) not in before]
+        self._ledgers = ledgers
+
+    def body(self) -> dict[str, Any]:
+        """What the broker is asked to publish."""
+        ledgers = [ledger.to_json() for ledger in self._ledgers]
+        if self._files > FILES_WITH_STATISTICS_MAX:
+            for ledger in ledgers:
+                ledger["files"] = [{**file, "stats": {}} for file in ledger["files"]]
+        return {
+            "topicId": self._first.topic_id,
+            "partitions": self._first.partitions,
+            "value": self._first.value,
+            "ledgers": ledgers,
+        }
+
+    def remove_merged(self) -> None:
+        """Forget what was merged: it is not published."""
+        _remove(self._first.directories, self._merged)
+
+    def remove_sources(self) -> None:
+        """Forget what was merged into others, which are published."""
+        _remove(self._first.directories, self._sources)
 
 
 def sink_for(raw: Mapping[str, str], schema: StructType, overwrite: bool) -> Sink:

@@ -39,6 +39,9 @@ class StagedTopic:
     value: Any
     """The type that the files have in their column ``value``."""
     directories: tuple[str, ...]
+    directories_needed: int
+    files_max: int
+    """Files that one publish may have."""
     ledgers: tuple[dict[str, Any], ...]
 
 
@@ -202,6 +205,8 @@ class _TopicWriter:
             self._count,
             self._staging["values"]["type"],
             self._directories,
+            int(self._staging["directoriesNeeded"]),
+            int(self._staging["filesMax"]),
             tuple(ledger.to_json() for ledger in ledgers if ledger is not None),
         )
 

@@ -85,6 +85,11 @@ class ValueColumn:
         typed = pc.if_else(pc.is_null(raw), values, pa.scalar(None, values.type))
         return pc.coalesce(raw, self._converted(typed, versions, pa.binary(), self._encoded))
 
+    def use_all(self) -> None:
+        """Describe all schemas from now on: the rows come from a file that has used them."""
+        for version in self._by_version:
+            self._codec(version)
+
     def to_metadata(self) -> bytes:
         """What a file has to say of its values."""
         used = tuple(
