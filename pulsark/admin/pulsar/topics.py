@@ -183,7 +183,7 @@ async def trim_topic(topic: TopicOf, broker: BrokerOf) -> Response:
 
 @router.delete("/{topic}/truncate", needs=tenant_admin, at=EachPartition(all_done))
 async def truncate_topic(topic: TopicOf, broker: BrokerOf) -> Response:
-    """Delete all closed ledgers, acknowledged or not, whatever retention says."""
+    """Delete all messages, acknowledged or not, whatever retention says."""
     for leaf in await leaves(broker, topic):
         await (await broker.topics.load(leaf, create=True)).retention.truncate()
     return done()

@@ -92,6 +92,29 @@ def show_broker(
     print(f"{len(owned)} bundles" + "".join(f"\n  {bundle}" for bundle in owned))
 
 
+@brokers.command("health")
+def show_health(admin_url: AdminUrl = DEFAULT_ADMIN_URL, as_json: Json = False) -> None:
+    """Show how full the disks of the broker that is asked are, and whether it takes publishes."""
+    found = admin_client(admin_url).get("/brokers/health/detail")
+    if as_json:
+        print_json(found)
+        return
+    print("publishes are refused" if found["refusesPublishes"] else "publishes are taken")
+    print(f"{found['bookiesAvailable']} of {found['bookiesConfigured']} bookies")
+    columns = (("disk of", False), ("state", False), *((n, True) for n in ("used", "free")))
+    rows = [
+        (
+            each["path"],
+            each["state"].lower(),
+            f"{each['usedShare']:.0%}",
+            each["error"] or human_size(each["freeBytes"]),
+        )
+        for each in found["disks"]
+    ]
+    if rows:
+        print_table(columns, rows)
+
+
 # -- settings of all brokers ---
 
 Config = Annotated[str, typer.Option("--config", help="Name of the setting.", show_default=False)]

@@ -107,6 +107,14 @@ def _compaction_status(client: AdminClient, name: TopicName, *, wait: bool) -> d
         time.sleep(POLL_SECONDS)  # noqa: TID251 - a command has no loop
 
 
+@topics.command("truncate")
+def truncate_topic(topic: Topic, admin_url: AdminUrl = DEFAULT_ADMIN_URL) -> None:
+    """Delete all messages of a topic, acknowledged or not, whatever retention says."""
+    name = TopicName.parse(topic)
+    admin_client(admin_url).call("DELETE", f"{topic_path(name)}/truncate")
+    print(f"{name} is empty; subscriptions go on with what comes next")
+
+
 @topics.command("seal")
 def seal_topic(
     topic: Topic,

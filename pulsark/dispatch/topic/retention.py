@@ -106,7 +106,10 @@ class TopicRetention:
             subscription.acks.trimmed(topic.ledger.record.trimmed)
 
     async def truncate(self) -> None:
-        """Acknowledge everything for all subscriptions, and delete all ledgers but an open one."""
+        """Acknowledge everything for all subscriptions, and delete all ledgers.
+
+        An open ledger is closed first: on a full disk it may be what fills it.
+        """
         topic = self._topic
         last = topic.ledger.last_confirmed
         for subscription in topic.subscriptions.values():
@@ -114,6 +117,8 @@ class TopicRetention:
         if topic.deduplication is not None:
             topic.deduplication.save(last)
         await topic.cursors.sync()  # before anything is deleted
+        if not topic.ledger.is_terminated:
+            await topic.ledger.close_ledger()
         await topic.ledger.trim(Position(last.ledger_id, last.entry_id + 1))
         self.trimmed()
 

@@ -99,6 +99,11 @@ def test_trim_and_truncate() -> None:
     assert backlog(api)["msgBacklog"] == 8 - first
     assert api.delete(f"{TOPIC}/truncate").status == 204
     assert all(info.open for info in api.topic("t").ledger.ledgers())
+    assert api.topic("t").ledger.entries == 0
+    api.publish("t", b"in an open ledger")
+    assert api.topic("t").ledger.entries == 1
+    assert api.delete(f"{TOPIC}/truncate").status == 204
+    assert api.topic("t").ledger.entries == 0
     assert backlog(api)["msgBacklog"] == 0
     assert api.delete(f"{NAMESPACE}/none/truncate").status == 404
     api.close()

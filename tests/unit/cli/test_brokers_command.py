@@ -188,3 +188,9 @@ def test_a_rack_of_a_bookie_that_is_not_there_is_set_and_said(run: Any) -> None:
         "Set the rack of m1:3181",
         f"pulsark: there is no bookie m1:3181 now; there are: {bookie}",
     ]
+
+
+def test_health(both: TwoBrokers, run: Any) -> None:
+    said = run("brokers", "health")
+    assert "publishes are taken" in said
+    assert json.loads(run("brokers", "health", "--json"))["status"] == "OK"
