@@ -182,6 +182,14 @@ class ProcessEndedError(StorageError):
     """A process that worked for this one died, or did not answer in time and was ended."""
 
 
+class SlowSealError(ProcessEndedError):
+    """A process was ended because sealing took far more time than the size explains."""
+
+
+class SealedApartError(StorageError):
+    """A topic made trouble while it was sealed with others. It may be sealed again, apart."""
+
+
 class ChangedTableError(StorageError):
     """Somebody else has written to the log of a topic's table. It is sealed into, and no more."""
 

@@ -152,6 +152,14 @@ class StorageSettings(QuotaSettings):
     sealEnabled: bool = setting(
         True, "", "Messages move from the journal into the table of their topic", own=True
     )
+    tableProcessMemoryMB: int = setting(
+        2048,
+        "MB",
+        "Memory that a process that reads or writes tables may take; a message that needs more is "
+        "kept as it was sent",
+        ge=256,
+        own=True,
+    )
     sealByJobs: bool = setting(
         False,
         "",

@@ -30,6 +30,8 @@ LEDGERS: Final = "/ledgers"
 REMOVED_LEDGERS: Final = "/removed-ledgers"
 TABLES: Final = "/tables"
 DOOMED_TABLES: Final = "/doomed-tables"
+SEALED_APART: Final = "/sealed-apart"
+"""Topics that made trouble when they were sealed."""
 CURSORS: Final = "/cursors"
 DELAYED_BUCKETS: Final = "/delayed-buckets"
 SCHEMAS: Final = "/schemas"
@@ -108,6 +110,18 @@ def sealed_ledger_path(table: str, ledger_id: int) -> str:
 def doomed_table_path(table_id: str) -> str:
     """The record of a table that is being deleted."""
     return f"{DOOMED_TABLES}/{table_id}"
+
+
+def sealed_apart_path(base: TopicName) -> str:
+    """What is remembered of a topic that is sealed apart from others."""
+    return f"{SEALED_APART}/{quote(str(base), safe='')}"
+
+
+def sealed_apart_at(child: str) -> TopicName:
+    """The inverse: the topic of a child of ``SEALED_APART``."""
+    from pulsark.wire.topic_name import TopicName
+
+    return TopicName.parse(unquote(child))
 
 
 def partitioned_topic_path(name: TopicName) -> str:

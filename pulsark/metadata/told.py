@@ -8,7 +8,7 @@ from pulsark.metadata import paths
 
 UNTOLD: Final = (
     paths.LEDGERS, paths.LEDGER_RUNS, paths.REMOVED_LEDGERS, paths.DOOMED_TABLES, paths.CURSORS,
-    paths.DELAYED_BUCKETS, paths.BUNDLE_EPOCHS, paths.LEDGER_ID_COUNTER,
+    paths.SEALED_APART,    paths.DELAYED_BUCKETS, paths.BUNDLE_EPOCHS, paths.LEDGER_ID_COUNTER,
     paths.PRODUCER_NAME_COUNTER,
 )  # fmt: skip
 """Trees whose changes no other process is told of: nobody watches them."""

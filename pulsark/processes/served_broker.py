@@ -30,7 +30,7 @@ from pulsark.storage.ledger.placement import Places
 from pulsark.storage.roots.any_root import files_of_roots
 from pulsark.storage.roots.options import ObjectStoreOptions
 from pulsark.storage.roots.root_files import in_object_store
-from pulsark.storage.table.process.process import TableProcess
+from pulsark.storage.table.process.process import TableProcess, memory_environment
 from pulsark.storage.table.process.processors import Processors
 from pulsark.storage.table.tables import Tables
 from pulsark.tasks import unattended
@@ -117,7 +117,10 @@ class ServedBroker:
             stored.metadata,
             runtime,
             files=files_of_roots(stored.roots.paths, runtime.disk, options, runtime.clock),
-            new_process=partial(TableProcess, options.to_environment()),
+            new_process=partial(
+                TableProcess,
+                options.to_environment() | memory_environment(settings.tableProcessMemoryMB),
+            ),
             copies=settings.managedLedgerDefaultWriteQuorum,
             copies_needed=settings.managedLedgerDefaultAckQuorum,
             schemas_of=Schemas(stored.metadata, runtime, RunQueue(runtime.clock)).by_version,

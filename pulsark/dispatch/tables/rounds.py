@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.tables.sealing_due import (
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.loop.load import LoopLoad
+    from pulsark.dispatch.tables.apart_sealing import ApartSealing
     from pulsark.dispatch.tables.progress import SealingProgress
     from pulsark.dispatch.tables.table_waits import CrowdedTables, Leases, TidyQueue
     from pulsark.dispatch.topic.topic import Topic
@@ -101,7 +103,10 @@ class SealingRounds:
         seals_by_jobs: Callable[[], bool],
         seal: DoWith,
         tidy: DoWith,
+        apart: ApartSealing,
+        is_busy: Callable[[TopicName], bool],
     ) -> None:
+        """``is_busy`` tells whether others work on a table: a round does not wait for them."""
         self._settings = settings
         self._clock = clock
         self._topics = topics
@@ -116,6 +121,8 @@ class SealingRounds:
         self.is_short: Callable[[], bool] = lambda: False
         """Whether a disk is full: then tables give back what they need no more before others
         are sealed."""
+        self._apart = apart
+        self._is_busy_table = is_busy
         self.load: LoopLoad | None = None
         """While it says that clients keep the broker busy, sealing waits."""
         self._next_look = 0.0
@@ -124,21 +131,26 @@ class SealingRounds:
     async def run(self) -> None:
         """One round."""
         started = self._clock.monotonic()
-        last_was_small = False
         if self.is_short():
             self._queue.hurry()
             await self._tidy_due(started)
+        small_seconds = 0.0
         is_busy = self._is_busy()
         found = await self._look_now_and_then(started) if is_busy else await self.look(started)
         due = [work for work in found if work.base not in self._crowded]
         for work in () if self._seals_by_jobs() else in_order(due):
             is_small = work.size < SMALL_BYTES
-            if is_small and last_was_small and self._clock.monotonic() - started > SMALL_SECONDS:
-                break
-            last_was_small = is_small
-            if is_busy and may_wait(work, started):
+            if is_small and small_seconds > SMALL_SECONDS:
                 continue
+            if (is_busy and may_wait(work, started)) or self._is_busy_table(work.base):
+                continue
+            if work.base in self._apart.topics:
+                self._apart.offer(work.base, "seal", partial(self._seal, work.base, work.topics))
+                continue
+            begun = self._clock.monotonic()
             await self._failures.attempt(work.base, self._seal(work.base, work.topics))
+            if is_small:
+                small_seconds += self._clock.monotonic() - begun
             is_busy = self._is_busy()
         await self._tidy_due(started)
 
@@ -148,6 +160,13 @@ class SealingRounds:
         for base in bases:
             topic = partitions.get(base)
             topics = [] if topic is None or topic.closed else [topic]
+            if self._is_busy_table(base):
+                self._queue.soon(base)
+                continue
+            if base in self._apart.topics:
+                self._queue.later(base)
+                self._apart.offer(base, "tidy", partial(self._tidy, base, topics))
+                continue
             if not await self._failures.attempt(base, self._tidy(base, topics)):
                 self._queue.later(base)  # maybe nobody writes any more, who would ask for it
 

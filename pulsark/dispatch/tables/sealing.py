@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.loop.chores import Chore
+from pulsark.dispatch.tables.apart_sealing import ApartSealing
 from pulsark.dispatch.tables.everywhere import Everywhere
 from pulsark.dispatch.tables.journal_release import JournalRelease
 from pulsark.dispatch.tables.listed_ledgers import ListedLedgers
@@ -23,7 +24,13 @@ from pulsark.dispatch.tables.repairs import TableRepairs
 from pulsark.dispatch.tables.rounds import SealingRounds, TableFailures
 from pulsark.dispatch.tables.sealing_due import ATTACH_BYTES, CHECK_SECONDS, Due, first_of
 from pulsark.dispatch.tables.table_waits import CrowdedTables, Leases, ReadTables, TidyQueue
-from pulsark.errors import CrowdedTableError, OlderMetadataError, PulsarkError, StorageError
+from pulsark.errors import (
+    CrowdedTableError,
+    OlderMetadataError,
+    PulsarkError,
+    SealedApartError,
+    StorageError,
+)
 from pulsark.storage.table.range_reader import RangeReader
 from pulsark.tasks import unattended
 
@@ -109,6 +116,8 @@ class Sealing:
         self._adopting: asyncio.Task[None] | None = None
         self._is_ready = False
         self._failures = TableFailures()
+        self.apart = tables.processes.apart
+        self._apart_sealing = ApartSealing(self.apart, self._failures)
         self._tidy_queue = TidyQueue(clock)
         self._crowded = CrowdedTables(clock, self._tidy_queue)
         self._release = JournalRelease(ledgers, clock)
@@ -119,7 +128,7 @@ class Sealing:
         self.rounds = SealingRounds(
             settings, clock, topics, self._progress, self.leases, self._crowded,
             self._tidy_queue, self._failures, lambda: settings.sealByJobs,
-            self.seal, self.tidy,
+            self.seal, self.tidy, self._apart_sealing, topic_tables.is_busy,
         )  # fmt: skip
         self._rejoining = Rejoining(runtime, storage, topics)
         self.everywhere = Everywhere(resources, catalog, far, lambda: self.part_works)
@@ -216,12 +225,14 @@ class Sealing:
         if self._adopting is not None:
             self._adopting.cancel()
             await asyncio.wait([self._adopting])
+        await self._apart_sealing.close()
         await self._tables.close()
 
     async def _round(self) -> None:
         if not self._is_ready:
             self._is_ready = True
             try:
+                await self.apart.load()
                 await self._tables.get_ready()
             except PulsarkError as error:
                 log.warning("cannot read sealed entries yet, trying again: %s", error)
@@ -344,7 +355,30 @@ class Sealing:
 
         Entries are in the table and released by the journal when this returns. ``StorageError``
         or ``MetadataError``: not all of them yet.
+
+        ``SealedApartError``: the topic made trouble, and rounds do not wait for it any more; or it
+        ended a process not long ago.
         """
+        was_apart, deaths = base in self.apart, self.apart.deaths(base)
+        if (seconds := self.apart.seconds_to_wait(base)) > 0:
+            raise SealedApartError(
+                f"sealing it ended {deaths} processes, so it waits for {seconds:.0f} s more"
+            )
+        try:
+            await self._seal_exclusively(base, topics, everything)
+        except SealedApartError:
+            if was_apart or not everything:
+                raise
+            await self.seal(base, topics, everything=True)
+        finally:
+            if was_apart:
+                await self.apart.sealed(base, deaths)
+            else:
+                await self.apart.store(base)
+
+    async def _seal_exclusively(
+        self, base: TopicName, topics: list[Topic], everything: bool
+    ) -> None:
         async with self.topic_tables.exclusively(base):
             # Some may have been unloaded while this waited, and others have sealed them since.
             topics = [topic for topic in topics if everything or not topic.closed]

@@ -3,19 +3,20 @@
 A ledger that is closed is due; one that is open, when it has enough for a file or when its messages
 have waited for as long as the policy allows. Topics with little in them share what a round has
 left for them, those first that have waited longest: a hundred thousand nearly empty topics cost
-as much as a few.
+as much as a few. Namespaces take turns, however much one of them has.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import nsmallest
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from pulsark.storage.table.files.seal_range import SealRange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pulsark.dispatch.policies.policies import SealingPolicy
     from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
@@ -98,8 +99,26 @@ def first_of(due: Mapping[T, Sequence[SealRange]], size: int) -> dict[T, list[Se
     return found
 
 
-def in_order(due: Sequence[Due[T]]) -> list[Due[T]]:
+def in_order(due: Iterable[Due[T]]) -> list[Due[T]]:
     """What a round does, in order: what is large, and some of the rest."""
-    large = [work for work in due if work.size >= SMALL_BYTES]
-    small = (work for work in due if work.size < SMALL_BYTES)
-    return large + nsmallest(SMALL_TABLES_A_ROUND, small, key=lambda work: work.since)
+    large: dict[str, list[Due[T]]] = {}
+    small: dict[str, list[Due[T]]] = {}
+    for work in due:
+        kind = large if work.size >= SMALL_BYTES else small
+        kind.setdefault(work.base.namespace_name, []).append(work)
+    longest = [
+        nsmallest(SMALL_TABLES_A_ROUND, works, key=lambda work: work.since)
+        for works in small.values()
+    ]
+    longest.sort(key=lambda works: works[0].since)
+    some = list(islice(_in_turn(longest), SMALL_TABLES_A_ROUND))
+    turns = {namespace: list(works) for namespace, works in large.items()}
+    for work in some:
+        turns.setdefault(work.base.namespace_name, []).append(work)
+    return list(_in_turn(turns.values()))
+
+
+def _in_turn(lists: Iterable[Sequence[Due[T]]]) -> Iterator[Due[T]]:
+    """Take the first of each list, then the second of each."""
+    for works in zip_longest(*lists):
+        yield from (work for work in works if work is not None)

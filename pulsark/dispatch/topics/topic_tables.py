@@ -46,6 +46,11 @@ class TopicTables:
             lock = self._locks[base] = asyncio.Lock()
         return lock
 
+    def is_busy(self, base: TopicName) -> bool:
+        """Return whether a table is just being changed."""
+        lock = self._locks.get(base)
+        return lock is not None and lock.locked()
+
     async def id_for(self, topic: Topic) -> str:
         """The id of the table of a topic, of which this is a partition or the whole."""
         return await self._id_for(topic.name, topic.ledger.topic_id)

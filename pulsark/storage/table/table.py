@@ -11,6 +11,7 @@ from pulsark.errors import (
     CrowdedTableError,
     NotAttachedError,
     PulsarkError,
+    SealedApartError,
     StorageFullError,
 )
 from pulsark.storage.table.bulk_publish import remove_old_staged
@@ -86,7 +87,10 @@ class Table(TableWriter):
                     file.last_entry_id,
                     file.size,
                 )
-                await self._seal_whole(adds, wanted, entries_of, target_bytes, values)
+                try:
+                    await self._seal_whole(adds, wanted, entries_of, target_bytes, values)
+                except SealedApartError:  # a caller waits for it: apart from others, at once
+                    await self._seal_whole(adds, wanted, entries_of, target_bytes, values)
             await self._attach(adds, files, values.kind)
 
     async def attach(

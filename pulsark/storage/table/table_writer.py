@@ -131,8 +131,9 @@ class TableWriter:
 
         async def attempt(part: SealRange, as_sent: bool) -> list[DataFile]:
             return await self._parts.processes.seal(
-                part, roots, needed, target_bytes, values, entries_of, located, patient, as_sent
-            )
+                part, roots, needed, target_bytes, values, entries_of, located, patient, as_sent,
+                base=self.name,
+            )  # fmt: skip
 
         await SealAttempts(attempt, adds).seal(wanted.within(size))
 

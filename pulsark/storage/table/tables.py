@@ -22,6 +22,7 @@ from pulsark.storage.table.files.table_limits import DEFAULT_LIMITS, TableLimits
 from pulsark.storage.table.known_ledgers import KnownLedgers
 from pulsark.storage.table.open_tables import OpenTables
 from pulsark.storage.table.owned_table_record import read_sealed
+from pulsark.storage.table.process.apart import ApartTopics
 from pulsark.storage.table.process.process import Entries, TableProcess
 from pulsark.storage.table.process.table_processes import EntriesOf, TableProcesses
 from pulsark.storage.table.publishing import TablePublishing
@@ -82,7 +83,9 @@ class Tables:
         self.files: RootFiles = files or runtime.disk
         """Those of the storage roots."""
         self.limits = limits
-        self.processes = TableProcesses(new_process, runtime, self._thread, self.files)
+        self.processes = TableProcesses(
+            new_process, runtime, self._thread, ApartTopics(runtime.clock, metadata), self.files
+        )
         self.roots = TableRoots(
             roots, self.files, self._thread, copies=copies, copies_needed=copies_needed
         )

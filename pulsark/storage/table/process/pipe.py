@@ -15,7 +15,10 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+MEMORY_VARIABLE: Final = "PULSARK_TABLE_PROCESS_MEMORY_MB"
+"""In the environment of a table process: the memory that it may take."""
 
 _head = struct.Struct(">III")
 _entry = struct.Struct(">qI")

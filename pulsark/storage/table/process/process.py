@@ -11,17 +11,19 @@ from asyncio.subprocess import PIPE, Process
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pulsark import errors
-from pulsark.errors import ProcessEndedError, StorageError
+from pulsark.errors import ProcessEndedError, SlowSealError, StorageError
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.bookie.journal_excerpt import JournalExcerpt
 from pulsark.storage.table.files.record import DataFile, SealedLedger, TableRecord
 from pulsark.storage.table.log.log_content import LogContent
 from pulsark.storage.table.log.log_repair import LogRepair
 from pulsark.storage.table.process import pipe
+from pulsark.storage.table.process.fair_lock import FairLock
+from pulsark.storage.table.process.processors import cpu_seconds
 from pulsark.storage.table.process.restarts import Restarts
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,9 @@ REPLY_SECONDS = 120.0
 REPLY_RATE = 1 << 20
 """Bytes for which it has a second more, if it was told to read them by itself."""
 
+LOOK_SECONDS = 0.2
+"""Seconds between two looks at how much of a processor a process has taken."""
+
 DESCRIPTORS: Final = 10
 """More than the start of a process takes."""
 
@@ -55,6 +60,12 @@ KEEPS_MEMORY: Final = {
 }
 """The environment of a process that seals: what it frees it uses again. While the kernel makes new
 pages ready for it, many at a time, no other process has that processor, however patient it is."""
+
+
+def memory_environment(megabytes: int) -> dict[str, str]:
+    """Return the variable that tells a table process how much memory it may take."""
+    return {pipe.MEMORY_VARIABLE: str(megabytes)}
+
 
 Priority = Literal["patient", "normal", "urgent"]
 """How a process shares the processors: it takes what no other process wants, it goes behind
@@ -74,7 +85,11 @@ class TableProcess:
         """``environment``: further variables of the process."""
         self._environment = environment or {}
         self.priority: Priority = "normal"
-        self._busy = asyncio.Lock()
+        self._busy = FairLock()
+        self._overdue: Process | None = None
+        """The process that was ended because it took too long."""
+        self.cpu_seconds: Callable[[Process], float | None] = lambda found: cpu_seconds(found.pid)
+        """Tells how much time of a processor a process has had so far."""
         self._process: Process | None = None
         self._reads = asyncio.Lock()
         self._asking: asyncio.Task[Reply] | None = None
@@ -95,8 +110,12 @@ class TableProcess:
         values: ValueSchemas | None = None,
         *,
         as_sent: bool = False,
+        table: str = "",
+        cpu_seconds_max: float | None = None,
     ) -> list[DataFile]:
-        """``seal.seal`` of entries that come in pieces.
+        """``seal.seal`` of entries that come in pieces, of the topic ``table``.
+
+        ``SlowSealError``: it took more than ``cpu_seconds_max`` of a processor.
 
         ``UnreadableExcerptError``: with entries instead of excerpts it may succeed.
         ``UnsealableError``: with fewer entries, or ``as_sent``.
@@ -111,6 +130,8 @@ class TableProcess:
             "rootsNeeded": roots_needed,
             "values": (values or ValueSchemas()).encode().decode(),
             "asSent": as_sent,
+            "table": table,
+            "cpuSecondsMax": cpu_seconds_max,
         }
         document, _ = await self._exchange(request, entries)
         return [DataFile.from_json(file) for file in _checked(document)["files"]]
@@ -201,7 +222,7 @@ class TableProcess:
 
     async def forget(self) -> None:
         """End the process once it has nothing to do: what it keeps in memory is gone."""
-        async with self._busy:
+        async with self._busy.held():
             self._kill()
 
     async def close(self) -> None:
@@ -244,7 +265,9 @@ class TableProcess:
         subject: str = "",
     ) -> Reply:
         """Send a request, and the entries that belong to it; returns the reply."""
-        async with self._serving(request["op"], subject) as process:
+        subject = subject or request.get("table", "")
+        limit = request.get("cpuSecondsMax")
+        async with self._serving(request["op"], subject) as process, self._watched(process, limit):
             seconds = REPLY_SECONDS
             await _send(process, pipe.encode(request), seconds)
             if entries is not None:
@@ -258,7 +281,7 @@ class TableProcess:
     @contextlib.asynccontextmanager
     async def _serving(self, op: str, subject: str) -> AsyncIterator[Process]:
         """A process that waits for a request; killed if the exchange does not come to its end."""
-        async with self._busy:
+        async with self._busy.held(subject.rpartition("/")[0]):
             if self._idle is not None:
                 self._idle.cancel()
             process = await self._started(op, subject)
@@ -267,6 +290,8 @@ class TableProcess:
             except (OSError, EOFError, TimeoutError) as e:
                 self._restarts.failed(subject)
                 self._kill()
+                if self._overdue is process:
+                    raise SlowSealError("sealing took too much time of a processor") from None
                 raise ProcessEndedError(f"the table process ended: {e!r}") from None
             except BaseException:
                 # An exchange that was broken off, for instance because an entry cannot be read,
@@ -275,6 +300,38 @@ class TableProcess:
                 raise
             self._restarts.answered(subject)
             self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._kill)
+
+    @contextlib.asynccontextmanager
+    async def _watched(self, process: Process, limit: float | None) -> AsyncIterator[None]:
+        """Kill a process that takes more than ``limit`` seconds of a processor meanwhile.
+
+        Where the system does not tell, the time that passes counts.
+        """
+        if limit is None:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        begun, had_before = loop.time(), self.cpu_seconds(process)
+        timer: asyncio.TimerHandle
+
+        def look() -> None:
+            nonlocal timer
+            had = self.cpu_seconds(process)
+            used = loop.time() - begun
+            if had is not None and had_before is not None:
+                used = had - had_before
+            if used > limit:
+                self._overdue = process
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+            else:
+                timer = loop.call_later(LOOK_SECONDS, look)
+
+        timer = loop.call_later(LOOK_SECONDS, look)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     async def _started(self, op: str, subject: str) -> Process:
         self._check_open()

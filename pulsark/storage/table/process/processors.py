@@ -36,6 +36,17 @@ def idle_seconds() -> float | None:
         return None
 
 
+def cpu_seconds(pid: int) -> float | None:
+    """Return the seconds of a processor that a process has had, or None if the system hides it."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # What precedes may contain spaces: the name of the program, in parentheses.
+            fields = file.read().rpartition(b")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 class Processors:
     """Work that may be late waits here while clients keep the processors busy.
 

@@ -1,6 +1,7 @@
 """The table processes of a broker, and which of them does what.
 
-Two seal: a patient one that takes what is left of the processors, and another. The third reads.
+Two seal: a patient one that takes what is left of the processors, and another. A third seals topics
+that made trouble (``apart``), and the fourth reads.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pulsark.errors import StorageError, UnreadableExcerptError
+from pulsark.errors import (
+    ProcessEndedError,
+    SealedApartError,
+    SlowSealError,
+    StorageError,
+    UnreadableExcerptError,
+    UnsealableError,
+)
 from pulsark.runtime import Runtime, Worker, run_in_worker
 from pulsark.storage.roots.root_files import in_object_store
 from pulsark.storage.table.files import orphans
@@ -22,6 +30,8 @@ if TYPE_CHECKING:
     from pulsark.schemas.value_schemas import ValueSchemas
     from pulsark.storage.roots.root_files import RootFiles
     from pulsark.storage.table.files.record import DataFile
+    from pulsark.storage.table.process.apart import ApartTopics
+    from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +44,11 @@ PATIENCE_WITH_STORES_SECONDS = 60.0
 
 HURRY_SECONDS = 300.0
 """Time without patience after a range that took longer."""
+
+SHARED_CPU_SECONDS = 1.0
+SHARED_CPU_RATE = 4 << 20
+"""Time of a processor that sealing a range may take in a process that all topics share, and bytes
+for which it may take a second more. Others wait meanwhile."""
 
 EntriesOf = Callable[[SealRange], AsyncIterator[Entries]]
 """Gives the entries of a range in pieces, in order and without gaps."""
@@ -50,10 +65,12 @@ class TableProcesses:
         new_process: Callable[[], TableProcess],
         runtime: Runtime,
         thread: Callable[[], Worker],
+        apart: ApartTopics,
         files: RootFiles | None = None,
     ) -> None:
         self.normal, self.reading = new_process(), new_process()
-        self.patient = new_process()
+        self.patient, self.alone = new_process(), new_process()
+        self.apart = apart
         self.reading.priority = "urgent"
         self.patient.priority = "patient"
         self._runtime = runtime
@@ -68,6 +85,7 @@ class TableProcesses:
         """End them."""
         await self.normal.close()
         await self.patient.close()
+        await self.alone.close()
         await self.reading.close()
 
     def new_attempt(self) -> str:
@@ -85,8 +103,13 @@ class TableProcesses:
         located: PiecesOf | None = None,
         patient: bool = False,
         as_sent: bool = False,
+        *,
+        base: TopicName,
     ) -> list[DataFile]:
-        """``seal.seal`` of a range; ``located`` is asked first where it is given."""
+        """``seal.seal`` of a range of a topic; ``located`` is asked first where it is given.
+
+        ``SealedApartError``: the topic made trouble, and is sealed apart if this is called again.
+        """
 
         async def attempt(
             process: TableProcess, source: PiecesOf, seconds: float | None
@@ -104,6 +127,8 @@ class TableProcesses:
                         roots_needed,
                         values,
                         as_sent=as_sent,
+                        table=str(base),
+                        cpu_seconds_max=None if process is self.alone else most,
                     )
             except (StorageError, TimeoutError):
                 await self._remove_attempt(roots, wanted, name)
@@ -112,7 +137,10 @@ class TableProcesses:
         now = self._runtime.clock.monotonic()
         source: PiecesOf = located or entries_of
         process, seconds = self.normal, None
-        if patient and now >= self._patience_from:
+        most = SHARED_CPU_SECONDS + wanted.size / SHARED_CPU_RATE
+        if base in self.apart:
+            process = self.alone
+        elif patient and now >= self._patience_from:
             far = any(map(in_object_store, roots))
             least = PATIENCE_WITH_STORES_SECONDS if far else PATIENCE_SECONDS
             process, seconds = self.patient, least + wanted.size / PATIENCE_RATE
@@ -125,6 +153,14 @@ class TableProcesses:
                 log.info("sealing takes its share of the processors, because clients left it none")
                 self._patience_from = now + HURRY_SECONDS
                 process, seconds = self.normal, None
+            except (ProcessEndedError, UnsealableError) as e:
+                if isinstance(e, SlowSealError | UnsealableError):
+                    self.apart.made_trouble(base, str(e))
+                else:
+                    self.apart.ended_process(base, str(e))
+                if process is self.alone:
+                    raise
+                raise SealedApartError(f"{e}; the topic is sealed apart from others now") from e
             except UnreadableExcerptError as e:
                 log.info(
                     "the table process cannot read the journal, so the bookies read for it: %s", e

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
@@ -234,10 +235,26 @@ def take_place(priority: str) -> None:
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
+def limit_memory(megabytes: int) -> None:
+    """Let allocations beyond a limit fail, and the kernel end this process before any other.
+
+    The limit is for data: libraries reserve far more addresses than they use.
+    """
+    wanted = megabytes << 20
+    with contextlib.suppress(OSError, ValueError):
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        if most == resource.RLIM_INFINITY or wanted < most:
+            resource.setrlimit(resource.RLIMIT_DATA, (wanted, most))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
 def main() -> None:
     """Serve standard input."""
     start_logging("WARNING", "text")
     take_place(sys.argv[1])
+    if pipe.MEMORY_VARIABLE in os.environ:
+        limit_memory(int(os.environ[pipe.MEMORY_VARIABLE]))
     replies = sys.stdout.buffer
     sys.stdout = sys.stderr
     worker = TableWorker(OsDisk(), files_here(os.environ))

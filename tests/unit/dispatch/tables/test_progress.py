@@ -8,12 +8,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from pulsark.dispatch.model.entry import stored_entry
+from pulsark.dispatch.tables.apart_sealing import ApartSealing
 from pulsark.dispatch.tables.progress import SealingProgress
 from pulsark.dispatch.tables.rounds import SealingRounds, TableFailures
 from pulsark.dispatch.tables.sealing_due import TIDY_SECONDS
 from pulsark.dispatch.tables.table_waits import CrowdedTables, Leases, TidyQueue
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.errors import StorageError
+from pulsark.storage.table.process.apart import ApartTopics
 from pulsark.wire.position import EARLIEST
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, scenario
@@ -102,6 +104,7 @@ def rounds_of(clock: TickingClock, queue: TidyQueue, loaded: Any, tidy: DoWith) 
     return SealingRounds(
         nothing, clock, topics, progress, Leases(clock), CrowdedTables(clock, queue), queue,
         TableFailures(), lambda: True, seal, tidy,
+        ApartSealing(ApartTopics(clock, nothing), TableFailures()), lambda base: False,
     )  # fmt: skip
 
 

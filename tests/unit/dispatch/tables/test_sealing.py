@@ -226,10 +226,10 @@ async def test_an_entry_that_cannot_be_sealed_holds_back_its_ledger_and_no_other
     processes = broker.broker.tables.processes
     once, healed = processes.seal, False
 
-    async def fails_at_entry_4(wanted: SealRange, *rest: Any) -> list[DataFile]:
+    async def fails_at_entry_4(wanted: SealRange, *rest: Any, **named: Any) -> list[DataFile]:
         if wanted.ledger_id == first and wanted.first <= 4 <= wanted.last and not healed:
             raise UnsealableError("a defect")
-        return await once(wanted, *rest)
+        return await once(wanted, *rest, **named)
 
     processes.seal = fails_at_entry_4  # type: ignore[assignment]
     await asyncio.sleep(4 * CHECK_SECONDS)

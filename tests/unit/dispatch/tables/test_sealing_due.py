@@ -19,6 +19,7 @@ from pulsark.dispatch.tables.sealing_due import (
 )
 from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
 from pulsark.storage.table.files.seal_range import SealRange
+from pulsark.wire.topic_name import TopicName
 
 POLICY = SealingPolicy(enabled=True, target_file_bytes=1000, freshness_seconds=20)
 CLOSED = LedgerInfo(5, 10, 100, 0)
@@ -83,6 +84,11 @@ def test_a_range_is_cut_to_the_room_there_is() -> None:
 class Table:
     size: int
     since: float
+    namespace: str = "public/default"
+
+    @property
+    def base(self) -> TopicName:
+        return TopicName.parse(f"persistent://{self.namespace}/t")
 
 
 def test_a_hundred_thousand_nearly_empty_topics_wait_for_each_other() -> None:
@@ -90,6 +96,15 @@ def test_a_hundred_thousand_nearly_empty_topics_wait_for_each_other() -> None:
     large = [Table(SMALL_BYTES, since=1e9), Table(SMALL_BYTES + 1, since=1e9)]
     found = in_order([*small[50_000:], large[0], *small[:50_000], large[1]])
     assert found == large + small[:SMALL_TABLES_A_ROUND]
+
+
+def test_namespaces_take_turns() -> None:
+    many = [Table(SMALL_BYTES, since=float(i), namespace="a/much") for i in range(100)]
+    busy = [Table(100, since=float(i), namespace="a/busy") for i in range(100)]
+    few = [Table(100, since=50.0 + i, namespace="b/little") for i in range(2)]
+    found = in_order([*many, *busy, *few])
+    assert found[:6] == [many[0], busy[0], few[0], many[1], busy[1], few[1]]
+    assert sum(work.size < SMALL_BYTES for work in found) == SMALL_TABLES_A_ROUND
 
 
 def test_what_may_wait_for_clients() -> None:
