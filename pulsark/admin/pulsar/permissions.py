@@ -35,6 +35,7 @@ from pulsark.security.operations import GeneralOperation as G
 from pulsark.security.operations import NamespaceOperation, TopicOperation
 from pulsark.security.operations import NamespaceOperation as N
 from pulsark.security.principal import Principal
+from pulsark.storage.cursor.owners import check_new_name
 from pulsark.wire.topic_name import TopicName
 
 router = Guarded(at=ANYWHERE, tags=["permissions"])
@@ -80,6 +81,7 @@ async def grant_on_subscription(
 ) -> Response:
     """Say which roles may use the subscriptions of a name."""
     which = unquoted(subscription)
+    check_new_name(which)
     roles = [_checked(role) for role in strings(await json_body(request), "The body")]
     await _change(broker, name, lambda p: grants.grant_on_subscription(p, which, roles))
     return done()

@@ -69,6 +69,7 @@ from pulsark.limits import SUBSCRIPTION_RATES_MAX, TOPIC_PROPERTIES_MAX
 from pulsark.metadata.namespaces import Namespace
 from pulsark.metadata.resource_groups import RESOURCE_GROUP
 from pulsark.metadata.resources import initial_policies
+from pulsark.storage.cursor.owners import check_new_name
 from pulsark.wire.topic_name import TopicName
 
 router = Guarded(at=ANYWHERE, tags=["policies"])
@@ -452,6 +453,7 @@ async def set_subscription_rate(
     base: BaseOf, subscription: SubscriptionOf, request: Request, broker: BrokerOf
 ) -> Response:
     """Set the dispatch rate of one subscription. It need not exist yet."""
+    check_new_name(subscription)
     rate = dispatch_rate(await json_body(request))
 
     def edit(policies: Json) -> None:

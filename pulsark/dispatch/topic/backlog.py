@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pulsark.errors import ClientError, ProtocolError, ServerError
-from pulsark.storage.cursor.owners import is_system_cursor
+from pulsark.storage.cursor.owners import CursorOwner, check_owner, is_system_cursor
 from pulsark.wire.entry import parse_entry
 
 if TYPE_CHECKING:
@@ -131,6 +131,8 @@ class Backlog:
         What clients say of the time at which they published does not matter: a wrong clock would
         take away messages that others sent a moment ago.
         """
+        for subscription in subscriptions:
+            check_owner(subscription.name, CursorOwner.CLIENTS)
         through = self._topic.arrivals.older_than(seconds)
         behind = [s for s in subscriptions if s.mark_delete < through]
         for subscription in behind:
