@@ -73,6 +73,9 @@ class AdminClient:
     advice: ClassVar[str] = "is the broker running?"
     """What the text of ``unavailable`` ends with."""
 
+    login_advice: ClassVar[str] = "set PULSARK_TOKEN_FILE, or PULSARK_AUTH_PLUGIN and _AUTH_PARAMS"
+    """What to set where a broker wants a login and none was sent."""
+
     trust: ClassVar[str] = "--tls-trust-cert-path, or PULSARK_TLS_TRUST_CERTS,"
     """What names the CAs that are trusted."""
 
@@ -112,7 +115,11 @@ class AdminClient:
         """The JSON of an answer, which must be a success."""
         if not 200 <= answer.status < 300:
             about = f"{what}: " if what else ""
-            raise self.refused(f"{about}{self.url} answered {answer.status}: {answer.reason}")
+            reason = answer.reason
+            if answer.status == 401:
+                # The broker tells strangers nothing; this side knows what it has sent.
+                reason = self._credentials.why_refused(self.login_advice)
+            raise self.refused(f"{about}{self.url} answered {answer.status}: {reason}")
         return json.loads(answer.body) if answer.body else None
 
     def request(self, method: str, path: str, body: Any = None) -> Answer:

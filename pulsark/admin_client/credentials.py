@@ -10,11 +10,13 @@ import base64
 import json
 import ssl
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from pulsark.admin_client.token_supplier import TokenSupplier
 from pulsark.errors import ConfigError
+from pulsark.runtime import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,6 +91,27 @@ class Credentials:
             }
         return {"X-Pulsar-Auth-Method-Name": "tls"} if self.method == "tls" else {}
 
+    def why_refused(self, advice: str) -> str:
+        """Say why a broker may have refused this login, without showing any secret.
+
+        ``advice``: what to set if there is no login.
+        """
+        if self.method == "none":
+            return f"Authentication required, and no login was sent: {advice}"
+        if self.method != "token":
+            what = "user name and password" if self.method == "basic" else "client certificate"
+            return f"the broker does not accept this {what}"
+        claims = _claims(self._token())
+        if claims is None:
+            return "the broker does not accept this token, which is not a JSON Web Token"
+        expires = claims.get("exp")
+        if isinstance(expires, int | float) and 0 < expires < SystemClock().now_ms() / 1000:
+            return f"the token expired at {datetime.fromtimestamp(expires, UTC):%Y-%m-%d %H:%M:%S}Z"
+        return (
+            "the broker does not accept this token: it is signed with another key, revoked, or "
+            "meant for others"
+        )
+
     def ssl_context(self) -> ssl.SSLContext:
         """For connections over TLS: it verifies the broker, and has the client's certificate."""
         try:
@@ -141,6 +164,18 @@ class Credentials:
         if "token" in self.params:
             return self.params["token"]
         return _read(self.params["file"])
+
+
+def _claims(token: str) -> Mapping[str, Any] | None:
+    """What a token says, unverified; None if it is no JSON Web Token."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        found = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _token_params(text: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import datasource as spark_api
 from pyspark.sql.datasource import DataSource
 
-from pulsark.datasource.admin.client import admin_of
+from pulsark.datasource.admin.client import admin_of, check_service
 from pulsark.datasource.options.errors import OptionError
 from pulsark.datasource.options.options import MESSAGES, Options
 from pulsark.datasource.plan.topics import topic_names, topics_matching
@@ -53,7 +53,7 @@ class PulsarkSource(DataSource):
         """A batch read of the columns in ``schema``."""
         from pulsark.datasource.read.reader import FilteringReader, PulsarkReader
 
-        options = Options.parse(self.options, streaming=False)
+        options = _checked(Options.parse(self.options, streaming=False))
         if options.view != MESSAGES:
             return ViewReader(options, schema)
         layout = _layout(options)
@@ -67,7 +67,7 @@ class PulsarkSource(DataSource):
         from pulsark.datasource.read.stream_reader import PulsarkStreamReader
         from pulsark.datasource.read.unlimited_stream import UnlimitedStreamReader
 
-        options = Options.parse(self.options, streaming=True)
+        options = _checked(Options.parse(self.options, streaming=True))
         layout = _layout(options)
         layout.check(schema)
         kind = PulsarkStreamReader if ADMISSION_CONTROL else UnlimitedStreamReader
@@ -90,6 +90,12 @@ class PulsarkSource(DataSource):
         from pulsark.datasource.write.sink import PulsarkStreamWriter, sink_for
 
         return PulsarkStreamWriter(sink_for(self.options, schema, overwrite))
+
+
+def _checked(options: Options) -> Options:
+    if options.names_service_url:
+        check_service(options.service_url, options.admin_url)
+    return options
 
 
 def _layout(options: Options) -> ColumnLayout:

@@ -147,6 +147,7 @@ LAZY = (
     "storage.table.files.seal",
     "storage.table.process.reader",
     "storage.table.staging.bulk_writer",
+    "storage.table.staging.staged_merge",
     "dispatch.spark.flight_login",
     "dispatch.spark.flight_server",
     "cli.tokens",

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import socket
+import time
 from typing import Protocol
+from urllib.parse import urlsplit
 
-from pulsark.admin_client.client import AdminClient
+from pulsark.admin_client.client import FIRST_CONTACT_SECONDS, AdminClient
 from pulsark.admin_client.credentials import Credentials
 from pulsark.datasource.admin.bulk_publish import BulkPublishCalls
 from pulsark.datasource.admin.queries import QueryCalls
 from pulsark.datasource.admin.schemas import SchemaCalls
 from pulsark.datasource.admin.sealing import SealingCalls
 from pulsark.datasource.admin.topics import TopicCalls
-from pulsark.datasource.options.errors import DataSourceError, UnavailableError
+from pulsark.datasource.options.errors import DataSourceError, OptionError, UnavailableError
+
+_PAUSE_SECONDS = 0.2
 
 
 class BrokerOptions(Protocol):
@@ -43,12 +48,40 @@ def admin_of(options: BrokerOptions, *, known: bool = False) -> SparkAdmin:
     )
 
 
+def check_service(url: str, admin_url: str) -> None:
+    """Raise ``OptionError`` if nothing listens at a broker's URL.
+
+    A read needs the admin API alone. A wrong ``serviceUrl`` beside it is still a mistake: the admin
+    API that is asked in its place may be another broker's.
+    """
+    deadline = time.monotonic() + FIRST_CONTACT_SECONDS
+    while True:
+        problem = ""
+        for address in url.partition("://")[2].partition("/")[0].split(","):
+            parts = urlsplit(f"pulsar://{address}")
+            port = parts.port or (6651 if url.startswith("pulsar+ssl:") else 6650)
+            try:
+                with socket.create_connection((parts.hostname or "", port), FIRST_CONTACT_SECONDS):
+                    return
+            except (ConnectionRefusedError, socket.gaierror) as error:
+                problem = f"{address}: {error.strerror or error}"
+            except OSError:
+                return  # whether something is there cannot be told from here
+        if time.monotonic() + _PAUSE_SECONDS >= deadline:
+            raise OptionError(
+                f"option 'serviceUrl': nothing listens at {url} ({problem}); the admin API would "
+                f"have been {admin_url}"
+            )
+        time.sleep(_PAUSE_SECONDS)
+
+
 class SparkAdmin(AdminClient):
     """An admin client with the resources that Spark needs. It raises ``DataSourceError``."""
 
     refused = DataSourceError
     unavailable = UnavailableError
     advice = "is the broker running, and are the options serviceUrl and adminUrl right?"
+    login_advice = "set options authPluginClassName to token and authParams to token:TOKEN"
     trust = "tlsTrustCertsFilePath"
 
     def __init__(

@@ -95,8 +95,10 @@ def _partitions(
 
 
 def _edge_or_place(given: Any) -> Point:
+    if given in (-2, -1) and not isinstance(given, bool):
+        return Edge.EARLIEST if given == -2 else Edge.LATEST  # as Kafka's source says it
     if not isinstance(given, str):
-        raise ValueError('write the message id as text, "ledger:entry"')
+        raise ValueError('write the message id as text, "ledger:entry", or -2 or -1')
     if given.lower() in ("earliest", "latest"):
         return Edge(given.lower())
     return MessageId.parse(given)._replace(partition=-1)  # the key says which partition

@@ -97,7 +97,7 @@ OPTIONS: tuple[OptionDoc, ...] = (
         (),
         "earliest (batch), latest (stream)",
         'earliest, latest (stream only) or JSON: {"topic": {"0": "ledger:entry[:batch]"}}, '
-        "the first message to read",
+        "the first message to read; -2 and -1 in JSON are earliest and latest",
     ),
     OptionDoc(
         "endingOffsets",
@@ -210,6 +210,15 @@ OPTIONS: tuple[OptionDoc, ...] = (
         ("waitingForNonExistedTopic",),
         "false",
         "whether a stream may start before its topic exists, and reads it from its start then",
+    ),
+    OptionDoc(
+        "fetchOffset.numRetries",
+        (),
+        "0",
+        "how many times more a stream asks for the end of its topics, each for pollTimeoutMs",
+    ),
+    OptionDoc(
+        "fetchOffset.retryIntervalMs", (), "10", "how long it waits in between, in milliseconds"
     ),
     OptionDoc(
         "pollTimeoutMs",

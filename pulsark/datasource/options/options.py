@@ -108,6 +108,8 @@ _STREAM_ONLY = (
     "minRowsPerTrigger",
     "maxTriggerDelay",
     "waitForTopic",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
 )
 
 
@@ -116,6 +118,8 @@ class Options:
     """Checked options. ``topics`` are as the user wrote them; exactly one of the two is set."""
 
     service_url: str
+    names_service_url: bool
+    """Whether the query itself says where the broker is."""
     admin_url: str
     credentials: Credentials
     topics: tuple[str, ...]
@@ -144,6 +148,9 @@ class Options:
     fail_on_data_loss: bool
     wait_for_topic: bool
     poll_timeout_s: float
+    offset_retries: int
+    """How many times more a stream asks where its topics end."""
+    offset_retry_pause_s: float
 
     @property
     def is_past(self) -> bool:
@@ -161,6 +168,7 @@ class Options:
         url = service_url(given)
         return cls(
             service_url=url,
+            names_service_url="serviceUrl" in given,
             admin_url=admin_url(given, url),
             credentials=credentials(given),
             topics=topics,
@@ -192,6 +200,11 @@ class Options:
             fail_on_data_loss=_flag(given, "failOnDataLoss", True),
             wait_for_topic=_flag(given, "waitForTopic", False),
             poll_timeout_s=(_optional(given, "pollTimeoutMs", positive) or DEFAULT_POLL_TIMEOUT_MS)
+            / 1000,
+            offset_retries=_optional(given, "fetchOffset.numRetries", counted) or 0,
+            offset_retry_pause_s=counted(
+                "fetchOffset.retryIntervalMs", given.get("fetchOffset.retryIntervalMs", "10")
+            )
             / 1000,
         )
 
@@ -351,6 +364,10 @@ def service_url(given: Mapping[str, str]) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("pulsar", "pulsar+ssl") or not parts.hostname:
         raise OptionError(f"option 'serviceUrl': '{value}' is not like {DEFAULT_SERVICE_URL}")
+    for address in parts.netloc.split(","):
+        port = address.rpartition("]")[2].partition(":")[2]
+        if port and not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 1 << 16):
+            raise OptionError(f"option 'serviceUrl': '{value}': {port[:20]} is no port")
     return value
 
 

@@ -1,9 +1,12 @@
-"""Schemas as DDL, read without a JVM: what JSON has values of."""
+"""Schemas as DDL, read without a JVM, and the values that JSON has of their types."""
 
 from __future__ import annotations
 
+import base64
 import re
-from typing import TYPE_CHECKING
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any
 
 from pulsark.schemas.column_types import ColumnType, struct
 
@@ -24,8 +27,13 @@ _NAMES = {
     "real": "float",
     "double": "double",
     "string": "string",
+    "binary": "binary",
+    "date": "date",
+    "timestamp": "timestamp",
 }
-_TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|\w+|[<>,:])")
+_DECIMALS = ("decimal", "dec", "numeric")
+_DIGITS_MAX = 38
+_TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|\w+|[<>,:()])")
 _DEPTH_MAX = 20
 
 
@@ -68,10 +76,12 @@ class _Reader:
         word = self._take().lower()
         if word in _NAMES:
             return _NAMES[word]
-        if word not in ("struct", "array"):
+        if word in _DECIMALS:
+            return self._decimal()
+        if word not in ("struct", "array", "map"):
             raise ValueError(
-                f"'{word}' is none of {', '.join(_NAMES)}, array and struct; from_json of Spark "
-                "knows more"
+                f"'{word}' is none of {', '.join(_NAMES)}, decimal, array, map and struct; "
+                "from_json of Spark knows more"
             )
         self._depth += 1
         if self._depth > _DEPTH_MAX:
@@ -80,12 +90,39 @@ class _Reader:
         found: ColumnType
         if word == "struct":
             found = self.fields(">")
+        elif word == "map":
+            if self._type() != "string":
+                raise ValueError("the keys of a map are STRING, as JSON's are")
+            self.expect(",")
+            item = self._type()
+            found = {
+                "type": "map", "keyType": "string", "valueType": item, "valueContainsNull": True,
+            }  # fmt: skip
         else:
             element = self._type()
             found = {"type": "array", "elementType": element, "containsNull": True}
         self.expect(">")
         self._depth -= 1
         return found
+
+    def _decimal(self) -> ColumnType:
+        digits = [10, 0]
+        if self._token == "(":
+            self._take()
+            digits = [self._number(), 0]
+            if self._token == ",":
+                self._take()
+                digits[1] = self._number()
+            self.expect(")")
+        if not 1 <= digits[0] <= _DIGITS_MAX or digits[1] > digits[0]:
+            raise ValueError(f"DECIMAL({digits[0]},{digits[1]}): up to {_DIGITS_MAX} digits")
+        return f"decimal({digits[0]},{digits[1]})"
+
+    def _number(self) -> int:
+        token = self._take()
+        if not re.fullmatch(r"\d{1,3}", token):
+            raise ValueError(f"'{token}' is in the place of a number")
+        return int(token)
 
     def _name(self) -> str:
         token = self._take()
@@ -106,3 +143,54 @@ def _tokens(text: str) -> Iterator[str]:
             raise ValueError(f"'{text[place : place + 20].strip()}' cannot be read")
         yield match[1]
         place = match.end()
+
+
+def from_json_value(value: Any, kind: ColumnType) -> Any:
+    """Return what JSON says as Python's value of a type; None where it says none of that type.
+
+    Dates and times are ISO 8601 texts, as Spark's ``from_json`` takes them by default, times
+    without a zone are UTC, decimals are numbers or texts, and binary values are base64.
+    """
+    if value is None:
+        return None
+    if isinstance(kind, str):
+        return _simple(value, kind)
+    match kind["type"]:
+        case "struct":
+            if not isinstance(value, dict):
+                return None
+            return {
+                field["name"]: from_json_value(value.get(field["name"]), field["type"])
+                for field in kind["fields"]
+            }
+        case "map":
+            if not isinstance(value, dict):
+                return None
+            return [(key, from_json_value(item, kind["valueType"])) for key, item in value.items()]
+    if not isinstance(value, list):
+        return None
+    return [from_json_value(item, kind["elementType"]) for item in value]
+
+
+def _simple(value: Any, kind: str) -> Any:
+    if kind.startswith("decimal("):
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            return None
+        scale = int(kind.removesuffix(")").partition(",")[2])
+        try:
+            return Decimal(str(value)).quantize(Decimal(1).scaleb(-scale))
+        except InvalidOperation:
+            return None
+    if kind not in ("date", "timestamp", "binary"):
+        return value
+    if not isinstance(value, str):
+        return None
+    try:
+        if kind == "binary":
+            return base64.b64decode(value, validate=True)
+        if kind == "date":
+            return date.fromisoformat(value[:10])
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

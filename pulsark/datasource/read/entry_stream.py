@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from pulsark.datasource.admin.client import SparkAdmin
 from pulsark.datasource.options.errors import (
     DataLossError,
     DataSourceError,
@@ -155,6 +156,10 @@ def read_entries(
                 yield chunk
                 deadline = time.monotonic() + patience_s
                 pause = _PAUSE_SECONDS
+        except fl.FlightUnauthenticatedError:
+            raise DataSourceError(
+                f"{url} refused the login: {credentials.why_refused(SparkAdmin.login_advice)}"
+            ) from None
         except _RETRIED as error:
             problem = _first_line(error)
             refusal = getattr(error, "extra_info", b"")

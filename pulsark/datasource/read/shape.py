@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsark.datasource.options.errors import DataSourceError
+from pulsark.datasource.read.ddl import from_json_value
 from pulsark.rows import ROW_SCHEMA
 from pulsark.rows.values import ValueColumn
 from pulsark.rows.values.bounds import JsonBounds, repeated_width
@@ -93,7 +94,9 @@ class Shape:
             kind = arrow_type(payload)
             values = JsonBounds(repeated_width(kind)).decoded(
                 payloads,
-                lambda texts: column_of([_loaded(text) for text in texts.to_pylist()], kind),
+                lambda texts: column_of(
+                    [from_json_value(_loaded(text), payload) for text in texts.to_pylist()], kind
+                ),
             )
         elif payload == "binary":
             values = payloads

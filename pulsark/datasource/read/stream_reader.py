@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pulsark.datasource.admin.client import SparkAdmin, admin_of
-from pulsark.datasource.options.errors import DataSourceError
+from pulsark.datasource.options.errors import DataSourceError, UnavailableError
 from pulsark.datasource.options.offsets import Edge, PartitionOffset, StreamOffset
 from pulsark.datasource.plan.plan import Split, comes_after, spans_between
 from pulsark.datasource.plan.topics import (
@@ -130,14 +130,17 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The newest message of every partition, for the query's progress and its listener."""
         states = self._states(self._finished)
         newest = self._ends(StreamOffset({}), states)
-        behind = [
-            span
+        behind = {
+            name: spans_between(states[name], self._begun(name, offset), offset.read)
             for name, offset in newest.partitions.items()
-            for span in spans_between(states[name], self._begun(name, offset), offset.read)
-        ]
+        }
+        entries = [sum(span.entries for span in spans) for spans in behind.values()]
         lag = {
-            "entries": sum(span.entries for span in behind),
-            "bytes": sum(span.size for span in behind),
+            "entries": sum(entries),
+            "bytes": sum(span.size for spans in behind.values() for span in spans),
+            "minEntries": min(entries, default=0),
+            "avgEntries": round(sum(entries) / max(len(entries), 1), 1),
+            "maxEntries": max(entries, default=0),
         }
         follows = {FOLLOWS: self._following.said} if self._following is not None else {}
         return newest.to_json() | {BEHIND: lag} | follows
@@ -276,7 +279,16 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _states(self, begin: StreamOffset | None = None, *, fresh: bool = False) -> States:
         """The states of the topics, of the unread part only if ``begin`` says where it starts."""
         read = begin.partitions.items() if begin is not None else ()
-        return self._topics().states({name: offset.read for name, offset in read}, fresh=fresh)
+        places = {name: offset.read for name, offset in read}
+        for attempt in range(self._options.offset_retries + 1):
+            try:
+                return self._topics().states(places, fresh=fresh)
+            except UnavailableError as error:
+                if attempt == self._options.offset_retries:
+                    raise
+                log.warning("asking again: %s", error)
+                time.sleep(self._options.offset_retry_pause_s)
+        raise AssertionError
 
     def _admission(self) -> Admission:
         if self._admitting is None:

@@ -31,10 +31,11 @@ from pulsark.datasource.options.errors import DataSourceError, OptionError
 from pulsark.datasource.plan.topics import topic_names
 from pulsark.datasource.plan.workers import settle
 from pulsark.datasource.write.outgoing import columns_beside_fields, columns_of
+from pulsark.datasource.write.routing import scheme_in_use
 from pulsark.datasource.write.sending import RowSender
 from pulsark.datasource.write.topic_writers import Batch, StagedTopic, TopicWriters
 from pulsark.datasource.write.typed_values import TopicSchema, TypedValues, ValueForm, register
-from pulsark.datasource.write.write_options import RAW, WriteOptions
+from pulsark.datasource.write.write_options import AUTO_HASHING, RAW, WriteOptions
 from pulsark.errors import StorageError
 from pulsark.schemas.column_types import fields_of
 from pulsark.schemas.definition import SchemaType
@@ -92,6 +93,10 @@ class Sink:
         with self.admin(known=False) as admin:
             if self.options.create_topic:
                 admin.topics.create(name, self.options.num_partitions)
+            if self.options.hashing_scheme == AUTO_HASHING:
+                found = scheme_in_use(admin.topics.partitions(name), self.options, admin)
+                log.info("%s: keys have partitions by %s", name, found)
+                self = replace(self, options=replace(self.options, hashing_scheme=found))
             if self.options.exactly_once:
                 admin.bulk_publish.staging(name, with_schema=self.form is not None)
             else:

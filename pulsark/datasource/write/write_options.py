@@ -24,8 +24,13 @@ if TYPE_CHECKING:
     from pulsark.admin_client.credentials import Credentials
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
-HASHING = {"javastringhash": "JavaStringHash", "murmur3_32hash": "Murmur3_32Hash",
-           "boosthash": "BoostHash"}  # fmt: skip
+AUTO_HASHING = "auto"
+HASHING = {
+    "javastringhash": "JavaStringHash",
+    "murmur3_32hash": "Murmur3_32Hash",
+    "boosthash": "BoostHash",
+    AUTO_HASHING: AUTO_HASHING,
+}
 RAW = "raw"
 VALUE_FORMATS = (RAW, "avro", "json")
 COMPRESSIONS = ("none", "lz4", "zlib", "zstd", "snappy")
@@ -56,8 +61,9 @@ WRITE_OPTIONS: tuple[OptionDoc, ...] = (
         "hashingScheme",
         ("pulsar.producer.hashingScheme",),
         "JavaStringHash",
-        "which partition a key has: JavaStringHash (Java and Go clients), Murmur3_32Hash or "
-        "BoostHash (C++ and Python clients)",
+        "which partition a key has: JavaStringHash (Java and Go clients), Murmur3_32Hash, "
+        "BoostHash (C++ and Python clients), or auto: the one by which the topic's newest messages "
+        "have their partitions",
     ),
     OptionDoc(
         "batchingMaxMessages",
@@ -146,6 +152,10 @@ class WriteOptions:
         if delivery == EXACTLY_ONCE and "compression" in given:
             raise OptionError("option 'compression' is for delivery=at-least-once")
         scheme = one_of("hashingScheme", given.get("hashingScheme", "javastringhash"), (*HASHING,))
+        if scheme == AUTO_HASHING and topic is None:
+            raise OptionError(
+                "option 'hashingScheme': auto looks at the messages of one topic; set 'topic'"
+            )
         wait = given.get("pollTimeoutMs", str(DEFAULT_POLL_TIMEOUT_MS))
         return cls(
             url,

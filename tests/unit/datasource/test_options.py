@@ -33,6 +33,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_defaults() -> None:
     assert parse() == Options(
         service_url="pulsar://localhost:6650",
+        names_service_url=False,
         admin_url="http://localhost:8080",
         credentials=Credentials(),
         topics=("t",),
@@ -61,6 +62,8 @@ def test_defaults() -> None:
         fail_on_data_loss=True,
         wait_for_topic=False,
         poll_timeout_s=120.0,
+        offset_retries=0,
+        offset_retry_pause_s=0.01,
     )
 
 

@@ -87,7 +87,9 @@ def test_a_query_without_a_subscription_says_how_far_it_is(
     start = reader.initialOffset()
     limit = ReadMaxRows(2)
     end = reader.latestOffset(start, limit)
-    assert reader.reportLatestOffset()["behind"] == {"entries": 1, "bytes": ENTRY_BYTES}
+    assert reader.reportLatestOffset()["behind"] == {
+        "entries": 1, "bytes": ENTRY_BYTES, "minEntries": 1, "avgEntries": 1.0, "maxEntries": 1,
+    }  # fmt: skip
     QueryListener().onQueryProgress(
         progress(json.dumps(end), json.dumps(reader.reportLatestOffset()))
     )

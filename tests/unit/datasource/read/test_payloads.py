@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pulsark.datasource.options.errors import OptionError
 from pulsark.datasource.options.options import Options
 from pulsark.datasource.read import reader as reader_module
-from pulsark.datasource.read.ddl import parse_ddl
+from pulsark.datasource.read.ddl import from_json_value, parse_ddl
 from pulsark.datasource.read.layout import layout_of
 from pulsark.datasource.read.reader import FilteringReader
 from pulsark.datasource.source import PulsarkSource
+from pulsark.rows.values.types import arrow_type, column_of
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.entry import build_entry
@@ -206,8 +209,11 @@ def test_what_is_refused(broker: FakeBroker) -> None:
     broker.schemas["public/default/t"] = [schema(clash)]
     assert "the payload has a field __key" in refused(valueFormat="auto")
     for ddl, says in [
-        ("a DECIMAL", "'decimal' is none of boolean"),
-        ("a MAP<STRING, INT>", "'map' is none of"),
+        ("a DECIMAL(39)", "DECIMAL(39,0): up to 38 digits"),
+        ("a DECIMAL(2,3)", "DECIMAL(2,3): up to 38 digits"),
+        ("a DECIMAL(x)", "'x' is in the place of a number"),
+        ("a MAP<INT, INT>", "the keys of a map are STRING"),
+        ("a INTERVAL", "'interval' is none of boolean"),
         ("a", "'' is none of"),
         ("a INT b INT", "'b' is in the place of a comma"),
         ("a INT, a INT", "'a' is there twice"),
@@ -219,6 +225,37 @@ def test_what_is_refused(broker: FakeBroker) -> None:
     ]:
         message = refused(valueFormat="json", valueSchema=ddl)
         assert f"option 'valueSchema': {says}" in message or says in message
+
+
+def test_json_values_of_all_types_that_ddl_names() -> None:
+    kind = parse_ddl(
+        "m MAP<STRING, ARRAY<DATE>>, d DATE, t TIMESTAMP, n DECIMAL(5,2), e DEC, b BINARY"
+    )
+    found = from_json_value(
+        {
+            "m": {"x": ["2026-01-31", "no date"]},
+            "d": "2026-02-01",
+            "t": "2026-02-01T10:00:00+01:00",
+            "n": "12.345",
+            "e": 7,
+            "b": "AQI=",
+        },
+        kind,
+    )
+    assert found == {
+        "m": [("x", [date(2026, 1, 31), None])],
+        "d": date(2026, 2, 1),
+        "t": datetime(2026, 2, 1, 9, tzinfo=UTC),
+        "n": Decimal("12.34"),
+        "e": Decimal(7),
+        "b": b"\1\2",
+    }
+    assert column_of([found], arrow_type(kind)).to_pylist() == [found]
+    wrong = from_json_value({"m": 1, "d": 2, "t": "x", "n": True, "e": "x", "b": "?"}, kind)
+    assert set(wrong.values()) == {None}
+    assert from_json_value([1], kind) is None
+    naive = from_json_value({"t": "2026-02-01 09:00:00"}, parse_ddl("t TIMESTAMP"))
+    assert naive == {"t": datetime(2026, 2, 1, 9, tzinfo=UTC)}
 
 
 def test_ddl() -> None:
