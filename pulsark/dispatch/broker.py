@@ -14,7 +14,7 @@ from pulsark import __version__
 from pulsark.dispatch.broker_chores import chores_of
 from pulsark.dispatch.brokers.anti_affinity import AntiAffinityGroups
 from pulsark.dispatch.brokers.candidates import Candidates
-from pulsark.dispatch.brokers.feature_level import FeatureLevels
+from pulsark.dispatch.brokers.feature_level import STATED_CHANGES_LEVEL, FeatureLevels
 from pulsark.dispatch.brokers.isolation_source import IsolationSource
 from pulsark.dispatch.brokers.leader import Leader
 from pulsark.dispatch.brokers.owners import BundleOwners
@@ -121,6 +121,7 @@ class Broker:
         self.registry = BrokerRegistry(metadata)
         self.leader = Leader(metadata)
         self.feature_levels = FeatureLevels(metadata, self.clock)
+        tables.states = lambda: self.feature_levels.allows(STATED_CHANGES_LEVEL)
         self.resources = Resources(metadata, runtime)
         self.owners = BundleOwners(metadata)
         self.isolation = IsolationSource(metadata, self.resources.isolation, settings.clusterName)

@@ -141,8 +141,9 @@ def test_a_repair_undoes_what_others_did_before_the_table_was_guarded(
         WRITES[how](table.directory)
     table.attach(0, 5, 90, 1)
     assert pl.read_delta(table.directory).height == before.height + 2
+    assert table.state() == 0
     actions = pl.DataFrame(DeltaTable(table.directory).get_add_actions(flatten=True))
-    assert actions["null_count.entry_id"].null_count() == 0, "statistics are as they were"
+    assert actions["null_count.entry_id"].null_count() == 0, "statistics are there again"
 
 
 async def _repaired(table: GrowingTable) -> Repair:

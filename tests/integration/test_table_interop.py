@@ -17,6 +17,7 @@ from deltalake.exceptions import DeltaError
 from pulsark.rows import TABLE_SCHEMA
 from pulsark.runtime import OsDisk
 from pulsark.schemas.definition import SchemaData, SchemaType
+from pulsark.storage.table.files.file_skipping import STATED_COLUMNS
 from pulsark.storage.table.log import checkpoint
 from pulsark.storage.table.log.delta_log import COLUMN_TYPES
 from pulsark.wire import pulsar_pb2 as pb
@@ -101,6 +102,7 @@ def test_delta_rs_sees_the_schema_the_attach_and_a_sound_table(table: GrowingTab
     assert found.metadata().configuration == {
         "pulsark.formatVersion": "1",
         "delta.setTransactionRetentionDuration": "interval 30 days",
+        "delta.dataSkippingStatsColumns": ",".join(STATED_COLUMNS),
     }
     assert found.metadata().partition_columns == ["partition", "ledger_id"]
     rows = pl.read_delta(table.directory).sort("ledger_id", "entry_id", "batch_index")

@@ -21,6 +21,7 @@ from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.runtime import Runtime
 from pulsark.storage.managed_ledger.erasure import ErasedIds, Indexes, without
 from pulsark.storage.table.attach import TableOwner
+from pulsark.storage.table.files.record import RowChange
 from pulsark.storage.table.files.seal_range import SealRange
 from pulsark.storage.table.process.process import Entries
 from pulsark.storage.table.table import Table
@@ -103,7 +104,7 @@ class Run:
             ]
             entries_of = partial(self.erased_entries, wanted)
             await (await self.tables.open(NAME, TABLE_ID)).rewrite(
-                sealed, files, entries_of, 1 << 20
+                sealed, files, entries_of, 1 << 20, RowChange.ERASE
             )
             self.answered.append(f"{what} {ledger_id}")
 

@@ -21,6 +21,7 @@ from pulsark.storage.table.files.seal import read_whole, seal
 from pulsark.storage.table.log.checkpoint import files_at
 from pulsark.storage.table.log.delta_log import DeltaLog, attach_number, files_of
 from pulsark.storage.table.log.folding import forget, make_base
+from pulsark.storage.table.log.missing_statistics import missing_statistics
 from pulsark.storage.table.process.reader import TableReader
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch
@@ -153,6 +154,19 @@ class GrowingTable:
             await owner.attach([], sealed.files)
 
         asyncio.run(main())
+
+    def state(self, most: int = 100) -> int:
+        """Put statistics that the log lacks into it; how often there was more to be done."""
+
+        async def main() -> int:
+            owner, steps = await self._owner(), 0
+            while not owner.record.stated:
+                found = missing_statistics(self.files, owner.record, 1 << 20, most)
+                await owner.state(found.files, owner.record.attached, found.indexed)
+                steps += found.indexed is None
+            return steps
+
+        return asyncio.run(main())
 
     def fold(self, version: int) -> None:
         """Let the log begin with a checkpoint of a version."""

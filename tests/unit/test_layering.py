@@ -145,6 +145,7 @@ LAZY = (
     "rows",
     "storage.roots.object_files",
     "storage.table.files.seal",
+    "storage.table.files.statistics",
     "storage.table.process.reader",
     "storage.table.staging.bulk_writer",
     "storage.table.staging.staged_merge",

@@ -30,9 +30,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FEATURE_LEVEL: Final = 1
+FEATURE_LEVEL: Final = 2
 """What this program knows. Add one with the first format of a release that its predecessor cannot
 read, and write that format only where ``FeatureLevels.allows`` it; until then write the old one."""
+
+STATED_CHANGES_LEVEL: Final = 2
+"""From this level on, table records say what an attach changes and which columns are indexed."""
 
 
 class FeatureLevels:

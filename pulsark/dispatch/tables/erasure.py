@@ -25,6 +25,7 @@ from pulsark.dispatch.tables.erasing_here import ack_to_json, ids_to_json, prepa
 from pulsark.errors import PulsarkError, StorageError
 from pulsark.runtime import run_in_worker
 from pulsark.storage.managed_ledger.erasure import ErasedIds, Indexes, count, without
+from pulsark.storage.table.files.record import RowChange
 from pulsark.wire.position import Position
 
 if TYPE_CHECKING:
@@ -313,7 +314,7 @@ class _Rewriting:
             found: list[Ack] = []
             table = await tables.open(base, table_id)
             entries = partial(self._entries, wanted, found)
-            await table.rewrite(sealed, part, entries, self._target_bytes)
+            await table.rewrite(sealed, part, entries, self._target_bytes, RowChange.ERASE)
             self.files += len(part)
             acks += found
         return acks

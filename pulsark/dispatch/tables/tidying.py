@@ -4,6 +4,7 @@
 - Rows of a ledger that was trimmed leave the table.
 - Files that left the table longer ago than its retention are deleted, and so are files that were
   staged long ago and never attached.
+- Statistics that the log lacks of files are put into it.
 - A long log gets a checkpoint, and its old commits are folded into one.
 
 What fails of one ledger keeps no other one from its turn.
@@ -55,6 +56,9 @@ queries that began to read them."""
 
 MERGES_MAX = 64
 """Merges in one table before other tables are looked at."""
+
+STATED_MAX = 16
+"""Commits with statistics in one table before other tables are looked at."""
 
 FAILURES_MAX = 10
 """Ledgers that may fail until the reason cannot be in the ledgers."""
@@ -148,6 +152,7 @@ class _Run:
             self.table.unsettled.add(sealed.ledger_id)
             await self.attempt(self.ledger(sealed))
         if found:
+            await self.attempt(self.stated())
             await self.attempt(self.folded())
         await self.attempt(self.staged(whole=True))
 
@@ -170,6 +175,7 @@ class _Run:
             await self.attempt(self.ledger(sealed))
         if self._failures == unreadable:
             unsettled.intersection_update(there)  # nothing is left of the others
+        await self.attempt(self.stated())
         await self.attempt(self.folded())
         await self.attempt(self.staged(whole=False))
 
@@ -207,6 +213,15 @@ class _Run:
 
     async def _table(self) -> Table:
         return await self._tables.open(self._base, self._table_id)
+
+    async def stated(self) -> None:
+        """Put statistics that the log lacks into it."""
+        for _ in range(STATED_MAX):
+            if not await (await self._table()).state():
+                # Otherwise other brokers do not understand it yet.
+                self.tidied.later |= not (await self._table()).record.stated
+                return
+        self.tidied.more = True
 
     async def folded(self) -> None:
         """Give a long log a checkpoint, and delete what is old of it."""

@@ -47,11 +47,12 @@ TABLE_SCHEMA: Final = pa.schema(
 """The columns of a topic's table. One table holds one topic, and the id follows from three."""
 
 PARTITION_COLUMNS: Final = ("partition", "ledger_id")
-"""Said by a file's path and by the log, and therefore not in the file."""
+"""Columns that are constant in a file: its path and the log have them as well."""
 
 FILE_SCHEMA: Final = pa.schema(
     [field for field in TABLE_SCHEMA if field.name not in PARTITION_COLUMNS]
 )
+"""The columns that vary within a file."""
 
 
 def file_schema(value: pa.DataType) -> pa.Schema:

@@ -36,6 +36,7 @@ from pulsark.runtime import Clock, Runtime, Worker, run_in_worker
 from pulsark.storage.table.files.record import (
     DataFile,
     Published,
+    RowChange,
     SealedLedger,
     TableRecord,
     ledgers_of,
@@ -78,7 +79,9 @@ class TableOwner:
         roots_needed: int,
         limits: TableLimits,
         repairs: Repairs | None,
+        states: Callable[[], bool],
     ) -> None:
+        self._states = states
         self._table = table
         self._logs = logs
         self._disk = files
@@ -108,6 +111,7 @@ class TableOwner:
         repairs: Repairs | None = None,
         roll_forward: bool = True,
         touched: Callable[[Iterable[int]], None] = lambda ledger_ids: None,
+        states: Callable[[], bool] = lambda: True,
     ) -> TableOwner:
         """Own the table whose record is at ``path``, created on ``roots`` if there is none.
 
@@ -118,7 +122,8 @@ class TableOwner:
         know of; nothing was changed. ``repairs`` makes commits of repairs. Without ``roll_forward``
         the table is owned, and nothing else is done, not even asked: to be repaired. ``touched``
         hears of ledgers whose documents are about to change. ``files`` are those of the roots, if
-        not all are on the runtime's disk.
+        not all are on the runtime's disk. ``states`` says whether all brokers understand records
+        that say what an attach changes.
         """
         files = files or runtime.disk
         for attempts_left in reversed(range(OPEN_ATTEMPTS)):
@@ -141,7 +146,8 @@ class TableOwner:
                 if not attempts_left:
                     raise
         owner = cls(
-            table, logs, metadata, files, runtime.clock, worker, roots_needed, limits, repairs
+            table, logs, metadata, files, runtime.clock, worker, roots_needed, limits, repairs,
+            states,
         )  # fmt: skip
         if roll_forward:
             async with owner._changing:
@@ -168,12 +174,15 @@ class TableOwner:
         value: ColumnType | None = None,
         decided: Callable[[bool | None], Awaitable[None]] | None = None,
         checks: Sequence[Check] = (),
+        change: RowChange | None = None,
     ) -> int:
         """Files join and leave the table, all or none; returns the number of the attach.
 
-        ``value`` is the type that added files have in their column ``value``; without it they
-        have the table's. ``decided`` hears whether they are part of the table now; ``None`` if
-        that cannot be known. ``checks`` hold at that moment: ``NotAttachedError`` if one does not.
+        ``change`` is what that does to its rows; by default files that leave take theirs with them,
+        and others bring new ones. ``value`` is the type that added files have in their column
+        ``value``; without it they have the table's. ``decided`` hears whether they are part of the
+        table now; ``None`` if that cannot be known. ``checks`` hold at that moment:
+        ``NotAttachedError`` if one does not.
         ``StorageError`` before the intent: nothing happened. After it: it is decided, and a
         later call finishes it. ``LedgerFencedError``: the table has another owner.
         ``ChangedTableError``: nothing leaves a table to whose log another engine has written.
@@ -190,7 +199,9 @@ class TableOwner:
                 await self._roll_forward()
                 if removes:
                     await self._check_unchanged()
-                record = self.record.intending(self._clock.now_ms(), adds, removes, value)
+                if change is None:
+                    change = RowChange.REMOVE if removes else RowChange.APPEND
+                record = self._deciding(adds, removes, value, change)
                 await self._table.check(record)
                 happened = None
                 try:
@@ -204,6 +215,45 @@ class TableOwner:
                     await decided(happened)
             await self._roll_forward()
             return record.attached
+
+    def _deciding(
+        self,
+        adds: Sequence[DataFile],
+        removes: Sequence[DataFile],
+        value: ColumnType | None,
+        change: RowChange,
+    ) -> TableRecord:
+        """Return the record with an attach decided, without statistics if it is too large else."""
+
+        def decided(adds: Sequence[DataFile]) -> TableRecord:
+            said = change if self._states() else None
+            return self.record.intending(self._clock.now_ms(), adds, removes, value, said)
+
+        record = decided(adds)
+        if len(record.encode()) > self._limits.document_bytes:
+            record = decided([file.without_statistics() for file in adds])
+        return record
+
+    async def state(
+        self, files: Sequence[DataFile], attached: int, indexed: Sequence[str] | None
+    ) -> None:
+        """Put statistics of files of the table into its log.
+
+        With ``indexed`` it has all that can be had then, and these columns are indexed.
+        ``StorageError``: there was an attach since the one numbered ``attached``. Other errors as
+        those of ``attach``.
+        """
+        async with self._changing:
+            await self._roll_forward()
+            await self._check_unchanged()
+            if self.record.attached != attached:
+                raise StorageError(f"table {self.record.table_id}: it has changed meanwhile")
+            record = self.record.intending(
+                self._clock.now_ms(), files, (), None, RowChange.STATE, indexed
+            )
+            await self._table.check(record)
+            await self._table.save(record)
+            await self._roll_forward()
 
     async def publish(
         self,
@@ -237,7 +287,11 @@ class TableOwner:
                 if len(adds) > self._limits.files_per_attach:
                     adds = [file.without_statistics() for file in adds]
                 done = Published(ident, number, self._clock.now_ms())
-                record = before.publishing(done, adds, value)
+                said = RowChange.APPEND if self._states() else None
+                record = before.publishing(done, adds, value, said)
+                if len(record.encode()) > self._limits.document_bytes:
+                    adds = [file.without_statistics() for file in adds]
+                    record = before.publishing(done, adds, value, said)
                 await self._table.check(record)
                 happened = None
                 happened = await self._table.decide(record)
@@ -346,7 +400,7 @@ class TableOwner:
             before = self.record
             if before.intent is not None and before.pending:
                 await self._table.show(before.intent)
-            record = before.repairing(self._clock.now_ms(), behind)
+            record = before.repairing(self._clock.now_ms(), behind, states=self._states())
             self._table.check_size(record.encode(), "the table record")
             await self._table.save(record)
             await self._roll_forward()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from pulsark.metadata.changes import Check
     from pulsark.schemas.column_types import ColumnType
-    from pulsark.storage.table.files.record import DataFile, TableRecord
+    from pulsark.storage.table.files.record import DataFile, RowChange, TableRecord
     from pulsark.storage.table.table_parts import TableParts
 
     Ask = Callable[[Sequence[DataFile], ColumnType | None], Awaitable[None]]
@@ -36,9 +36,10 @@ class FarCommitter:
         value: ColumnType | None = None,
         decided: Callable[[bool | None], Awaitable[None]] | None = None,
         checks: Sequence[Check] = (),
+        change: RowChange | None = None,
     ) -> int:
         """As ``TableOwner.attach``, but that it says nothing of the attach's number."""
-        if removes or checks:
+        if removes or checks or change is not None:
             raise ValueError("only the owner of a table takes files out of it")
         happened: bool | None = None
         try:

@@ -94,6 +94,7 @@ class OpenTables:
             repairs=self._parts.processes.normal.repair,
             roll_forward=roll_forward,
             touched=partial(self._parts.touched.add, table_path(name)),
+            states=self._parts.states,
         )
 
     async def _record_of_another(self, name: TopicName, table_id: str) -> TableRecord | None:

@@ -15,6 +15,7 @@ from pulsark.errors import (
     StorageFullError,
 )
 from pulsark.storage.table.bulk_publish import remove_old_staged
+from pulsark.storage.table.files.record import RowChange
 from pulsark.storage.table.files.seal_range import SealRange
 from pulsark.storage.table.root_identity import storage_root_of
 from pulsark.storage.table.table_writer import TableWriter
@@ -67,7 +68,7 @@ class Table(TableWriter):
         values = await self.values()
         async with self._files() as adds:
             await self._seal_whole(adds, wanted, entries_of, target_bytes, values)
-            await self._attach(adds, files, values.kind)
+            await self._attach(adds, files, values.kind, change=RowChange.MERGE)
 
     async def rewrite(
         self,
@@ -75,8 +76,12 @@ class Table(TableWriter):
         files: Sequence[DataFile],
         entries_of: EntriesOf,
         target_bytes: int,
+        change: RowChange,
     ) -> None:
-        """Write some files of a ledger anew, entry for entry, in the place of what they were."""
+        """Write some files of a ledger anew, entry for entry, in the place of what they were.
+
+        ``change`` says whether messages go with that.
+        """
         values = await self.values()
         async with self._files() as adds:
             for file in files:
@@ -91,7 +96,7 @@ class Table(TableWriter):
                     await self._seal_whole(adds, wanted, entries_of, target_bytes, values)
                 except SealedApartError:  # a caller waits for it: apart from others, at once
                     await self._seal_whole(adds, wanted, entries_of, target_bytes, values)
-            await self._attach(adds, files, values.kind)
+            await self._attach(adds, files, values.kind, change=change)
 
     async def attach(
         self,
@@ -132,6 +137,24 @@ class Table(TableWriter):
         step = self._limits.files_per_step
         for end in range(len(sealed.files), 0, -step):
             await self._attach([], sealed.files[max(end - step, 0) : end])
+
+    async def state(self) -> bool:
+        """Put statistics that the log lacks into it, of a few files; return whether there is more.
+
+        Tables of older releases lack those of most columns, and a large publish, which has no room
+        for them, leaves them to this. Errors as those of ``merge``.
+        """
+        record = self.record
+        if record.stated or not record.attached or not self._parts.states():
+            return False
+        room = self._limits.document_bytes // 2
+        found = await self._parts.processes.normal.missing_statistics(record, room)
+        try:
+            await self.owner.state(found.files, record.attached, found.indexed)
+        except BaseException:
+            self.lose()
+            raise
+        return found.indexed is None
 
     async def look(self) -> None:
         """``ChangedTableError`` if another engine has written to the table's log."""

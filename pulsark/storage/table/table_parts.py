@@ -38,6 +38,8 @@ class TableParts:
     ahead: ReadAhead
     limits: TableLimits
     schemas_of: SchemasOf | None
+    states: Callable[[], bool]
+    """Whether all brokers understand records that say what an attach changes."""
 
     def forget(self, path: str) -> None:
         """Anything of a table may have changed."""

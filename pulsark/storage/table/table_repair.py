@@ -26,7 +26,7 @@ from pulsark.runtime import Worker, run_in_worker
 from pulsark.storage.ledger.answers import is_absent
 from pulsark.storage.managed_ledger.erasure import nothing
 from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
-from pulsark.storage.table.files.record import DataFile, SealedLedger, TableRecord
+from pulsark.storage.table.files.record import DataFile, RowChange, SealedLedger, TableRecord
 from pulsark.storage.table.files.root_files import ensure_file
 from pulsark.storage.table.files.seal_range import SealRange
 from pulsark.storage.table.root_identity import storage_root_of
@@ -214,12 +214,12 @@ class TableRepair:
     async def _make_again(self, record: TableRecord, file: DataFile, *, give_up: bool) -> None:
         sealed = SealedLedger(file.ledger_id, file.partition)
 
-        async def rewrite(entries_of: EntriesOf) -> None:
+        async def rewrite(entries_of: EntriesOf, change: RowChange) -> None:
             table = await self._tables.open(self._name, record.table_id)
-            await table.rewrite(sealed, [file], entries_of, self._target_bytes)
+            await table.rewrite(sealed, [file], entries_of, self._target_bytes, change)
 
         try:
-            await rewrite(self._entries_of)
+            await rewrite(self._entries_of, RowChange.MERGE)
         except StorageError as e:
             if not give_up:
                 self._lost(file, str(e))
@@ -230,7 +230,8 @@ class TableRepair:
         wanted = SealRange(file.partition, file.ledger_id, file.first_entry_id, file.last_entry_id)
         try:
             first = await self._first_that_is_left(wanted)
-            await rewrite(partial(self._entries_with_markers, first, record.created_ms))
+            markers = partial(self._entries_with_markers, first, record.created_ms)
+            await rewrite(markers, RowChange.ERASE)
         except StorageError as e:
             self._lost(file, f"it cannot be given up now: {e}")
             return

@@ -5,6 +5,7 @@ That is the table's owner, in this process or in that of another broker, which i
 
 from __future__ import annotations
 
+import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from pulsark.metadata.changes import Check
-    from pulsark.storage.table.files.record import DataFile, TableRecord
+    from pulsark.storage.table.files.record import DataFile, RowChange, TableRecord
     from pulsark.storage.table.files.seal_range import SealRange
     from pulsark.storage.table.process.table_processes import EntriesOf, PiecesOf
     from pulsark.storage.table.table_parts import TableParts
@@ -42,6 +43,7 @@ class Committer(Protocol):
         value: ColumnType | None = None,
         decided: Callable[[bool | None], Awaitable[None]] | None = None,
         checks: Sequence[Check] = (),
+        change: RowChange | None = None,
     ) -> int:
         """As ``TableOwner.attach``."""
 
@@ -158,16 +160,17 @@ class TableWriter:
         value: ColumnType | None = None,
         most: int | None = None,
         checks: Sequence[Check] = (),
+        change: RowChange | None = None,
     ) -> None:
         """Attach some of the files, and take them from the list once they may be attached."""
-        new = adds[:most]
+        new = adds[:] if most is None else adds[: self._fitting(adds, most)]
 
         async def decided(happened: bool | None) -> None:
             if happened is not False:
                 del adds[: len(new)]
 
         try:
-            await self._committer.attach(new, removes, value, decided, checks)
+            await self._committer.attach(new, removes, value, decided, checks, change)
         except BaseException:
             # It may be decided. The table's next owner does it, and forgets what was known.
             self.lose()
@@ -177,3 +180,12 @@ class TableWriter:
             self._parts.ledgers.forget(self._path, changed)
             if removes:
                 self._parts.ahead.forget(self._path, {file.ledger_id for file in removes})
+
+    def _fitting(self, adds: Sequence[DataFile], most: int) -> int:
+        """Return how many of the files one attach may have with their statistics; at least one."""
+        room = self._limits.document_bytes // 2
+        for number, file in enumerate(adds[:most]):
+            room -= len(json.dumps(file.to_json()))
+            if room < 0 and number:
+                return number
+        return most

@@ -83,6 +83,8 @@ class Tables:
         self.files: RootFiles = files or runtime.disk
         """Those of the storage roots."""
         self.limits = limits
+        self.states: Callable[[], bool] = lambda: True
+        """Whether all brokers understand records that say what an attach changes."""
         self.processes = TableProcesses(
             new_process, runtime, self._thread, ApartTopics(runtime.clock, metadata), self.files
         )
@@ -92,7 +94,7 @@ class Tables:
         self.touched = TouchedLedgers()
         self._parts = TableParts(
             runtime, self.files, self._thread, self.roots, self.processes, KnownLedgers(),
-            self.touched, ReadAhead(), limits, schemas_of,
+            self.touched, ReadAhead(), limits, schemas_of, lambda: self.states(),
         )  # fmt: skip
         self.to_delete = TablesToDelete(metadata, self.roots, self.files, self._thread)
         self._open = OpenTables(self._parts, metadata, self.to_delete)

@@ -11,12 +11,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pulsark.errors import CorruptMetadataError, StorageError
 from pulsark.metadata.documents import check_version
 from pulsark.schemas.column_types import BINARY, ColumnType, merged
 from pulsark.storage.roots.root_files import check_relative
+from pulsark.storage.table.files.file_skipping import has_statistics, indexable, indexed_by
 
 if TYPE_CHECKING:
     from pulsark.wire.topic_name import TopicName
@@ -120,6 +122,21 @@ class Published(NamedTuple):
         return cls(str(ident), int(number), int(time_ms))
 
 
+class RowChange(StrEnum):
+    """What an attach does to the rows of a table: its commit says so to those who follow it."""
+
+    APPEND = "append"
+    """Files with new rows join the table."""
+    MERGE = "merge"
+    """Files take the place of others with the same rows."""
+    ERASE = "erase"
+    """Files take the place of others that have more rows."""
+    REMOVE = "remove"
+    """Files leave, and with them their rows."""
+    STATE = "state"
+    """No row changes: the log gets statistics of files that it has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Intent:
     """One attach: the files that join the table and those that leave it."""
@@ -138,6 +155,10 @@ class Intent:
     """Whether it is no attach of files: each root's log is to have what the metadata store says."""
     published: Published | None = None
     """The bulk publish that it is."""
+    change: RowChange | None = None
+    """Without it, the commit is as releases wrote it that did not say what changes."""
+    indexed: tuple[str, ...] | None = None
+    """The columns that are indexed from now on, if the attach changes them."""
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in the table record."""
@@ -150,12 +171,14 @@ class Intent:
             **({"guards": True} if self.guards else {}),
             **({"repairs": True} if self.repairs else {}),
             **({"published": list(self.published)} if self.published is not None else {}),
+            **({"change": self.change.value} if self.change is not None else {}),
+            **({"indexed": list(self.indexed)} if self.indexed is not None else {}),
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Intent:
         """The inverse of ``to_json``."""
-        published = document.get("published")
+        published, change = document.get("published"), document.get("change")
         return cls(
             int(document["number"]),
             int(document["timeMs"]),
@@ -165,6 +188,8 @@ class Intent:
             bool(document.get("guards", False)),
             bool(document.get("repairs", False)),
             Published.from_json(published) if published is not None else None,
+            RowChange(change) if change is not None else None,
+            _names(document.get("indexed")),
         )
 
 
@@ -201,6 +226,11 @@ class TableRecord:
     """Bulk publishes that were decided, the latest last; older ones are in ``publishes``."""
     others: tuple[OthersCommit, ...] = ()
     """What other engines have written to its logs without a repair since; one a root."""
+    indexed: tuple[str, ...] | None = None
+    """The columns of which all files have statistics in the log, as its configuration says;
+    ``None`` if it says nothing of it yet."""
+    stated: bool = False
+    """Whether the log has all statistics that can be had of its files."""
 
     @property
     def version(self) -> int:
@@ -226,10 +256,14 @@ class TableRecord:
         return any(done.ident == ident and done.number >= number for done in self.published)
 
     def publishing(
-        self, done: Published, adds: Iterable[DataFile], value: ColumnType
+        self,
+        done: Published,
+        adds: Iterable[DataFile],
+        value: ColumnType,
+        change: RowChange | None = None,
     ) -> TableRecord:
         """With a bulk publish decided, which is noted in place of an earlier one of its origin."""
-        record = self.intending(done.time_ms, adds, (), value)
+        record = self.intending(done.time_ms, adds, (), value, change)
         assert record.intent is not None
         others = tuple(other for other in self.published if other.ident != done.ident)
         intent = replace(record.intent, published=done)
@@ -254,9 +288,13 @@ class TableRecord:
         adds: Iterable[DataFile],
         removes: Iterable[DataFile],
         value: ColumnType | None = None,
+        change: RowChange | None = None,
+        indexed: Sequence[str] | None = None,
     ) -> TableRecord:
         """With the next attach decided; ``value`` is the type that its files have in ``value``.
 
+        Without ``change`` it is as an older release decides it. With ``indexed`` the log then has
+        all statistics that can be had, and these are the columns that all files have them of.
         Raises ``StorageError`` if the table does not take that type.
         """
         if value is None or value == self.value:
@@ -264,24 +302,53 @@ class TableRecord:
         elif self.attached and merged(self.value, value) != value:
             raise StorageError("the table has other columns than the files of an attach")
         intent = Intent(
-            self.attached + 1, time_ms, tuple(adds), tuple(removes), value, not self.guarded
+            self.attached + 1,
+            time_ms,
+            tuple(adds),
+            tuple(removes),
+            value,
+            not self.guarded,
+            change=change,
         )
-        return replace(
+        after = replace(
             self,
             intent=intent,
             pending=True,
             value=self.value if value is None else value,
             guarded=True,
         )
+        return after if change is None else self._indexing(after, intent, indexed)
 
-    def repairing(self, time_ms: int, behind: int = 0) -> TableRecord:
+    def _indexing(
+        self, after: TableRecord, intent: Intent, indexed: Sequence[str] | None
+    ) -> TableRecord:
+        """Return what follows after an attach, with the columns that are indexed then."""
+        possible = indexable(after.value)
+        if indexed is None:
+            known = (self.indexed or ()) if self.attached else possible
+            columns = [column for column in known if column in possible]
+            now = indexed_by(intent.adds, columns)
+            stated = self.stated or not self.attached
+            stated = stated and all(has_statistics(file, possible) for file in intent.adds)
+        else:
+            now, stated = tuple(indexed), True
+        if now != self.indexed:
+            intent = replace(intent, indexed=now)
+        return replace(after, intent=intent, indexed=now, stated=stated)
+
+    def repairing(self, time_ms: int, behind: int = 0, *, states: bool = True) -> TableRecord:
         """With a repair of the logs decided, which has the number of the next attach.
 
-        Some log has one with the number ``behind``, of which the table knows nothing.
+        Some log has one with the number ``behind``, of which the table knows nothing. No column is
+        indexed after it, because the metadata store knows no statistics of the files that a log
+        may lack; without ``states``, its configuration says nothing of that.
         """
         number = max(self.attached, behind) + 1
         intent = Intent(number, time_ms, guards=True, repairs=True)
-        return replace(self, intent=intent, pending=True, guarded=True)
+        indexed = () if states else None
+        return replace(
+            self, intent=intent, pending=True, guarded=True, indexed=indexed, stated=False
+        )
 
     def taking_up(self, attached: int, time_ms: int, value: ColumnType) -> TableRecord:
         """With everything known up to an attach that some log has, and this record has not.
@@ -289,7 +356,7 @@ class TableRecord:
         As if that had been a repair: a root that has it not yet gets what its table has by then.
         """
         intent = Intent(attached, time_ms, guards=True, repairs=True)
-        return replace(self, intent=intent, pending=True, value=value, guarded=True)
+        return replace(self, intent=intent, pending=True, value=value, guarded=True, stated=False)
 
     def done(self) -> TableRecord:
         """With the intent rolled forward."""
@@ -311,6 +378,8 @@ class TableRecord:
                 **({"firstVersion": self.first_version} if self.first_version else {}),
                 **({"published": [list(p) for p in self.published]} if self.published else {}),
                 **({"others": [list(o) for o in self.others]} if self.others else {}),
+                **({"indexed": list(self.indexed)} if self.indexed is not None else {}),
+                **({"stated": True} if self.stated else {}),
             }
         )
 
@@ -337,6 +406,8 @@ class TableRecord:
                     OthersCommit(str(directory), int(version), int(time_ms), str(what))
                     for directory, version, time_ms, what in document.get("others", ())
                 ),
+                _names(document.get("indexed")),
+                bool(document.get("stated", False)),
             )
         except (KeyError, TypeError, ValueError) as e:
             raise CorruptMetadataError(f"the record {path} cannot be read: {e!r}") from e
@@ -450,6 +521,10 @@ class SealedLedger:
 def ledgers_of(intent: Intent) -> dict[int, int]:
     """The ledgers that an attach changes, and their partitions."""
     return {file.ledger_id: file.partition for file in (*intent.removes, *intent.adds)}
+
+
+def _names(names: Sequence[Any] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(map(str, names))
 
 
 def _of(ledger_id: int, files: Sequence[DataFile]) -> list[DataFile]:

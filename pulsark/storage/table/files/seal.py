@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import google_crc32c
@@ -23,10 +23,13 @@ import pyarrow.parquet as pq
 from pulsark.errors import CorruptEntryError, StorageError
 from pulsark.limits import ROW_GROUP_CELLS_MAX
 from pulsark.rows import FILE_SCHEMA, RowBuilder, file_schema
+from pulsark.rows.arrow.field_ids import with_field_ids
+from pulsark.rows.arrow.schema import PARTITION_COLUMNS, TABLE_SCHEMA
 from pulsark.rows.values import ValueColumn
 from pulsark.schemas.column_types import BINARY
 from pulsark.storage.roots.disk_source import DiskSource
 from pulsark.storage.table.files.record import DataFile
+from pulsark.storage.table.files.statistics import Leaf, file_statistics
 from pulsark.wire.entry import checksum_ok
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from pulsark.runtime import AppendFile
     from pulsark.schemas.value_schemas import ValueSchemas
     from pulsark.storage.roots.root_files import RootFiles
+    from pulsark.storage.table.files.record import Statistics
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +70,7 @@ PAGE_BYTES: Final = 32 << 20
 DICTIONARIES: Final = [
     "batch_size", "key", "key_base64", "ordering_key", "properties.key_value.key",
     "properties.key_value.value", "producer_name", "publish_time", "schema_version",
-    "replicated_from", "deliver_at_time",
+    "replicated_from", "deliver_at_time", *PARTITION_COLUMNS,
 ]  # fmt: skip
 """Columns whose values come again."""
 
@@ -78,15 +82,8 @@ DIFFERENCES: Final = dict.fromkeys(
 PIECE_BYTES: Final = 1 << 20
 """Bytes of a file that are written, or read to be verified, at a time."""
 
-STATISTICS: Final = (
-    "entry_id", "batch_index", "batch_size", "sequence_id", "publish_time", "event_time",
-    "deliver_at_time",
-)  # fmt: skip
-"""Columns with minimum, maximum and number of nulls in the log: numbers and times."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TIMES_SAID: Final = range(253_402_300_800_000_000)
-"""Microseconds since the epoch that have a form in a log: until the end of the year 9999."""
+UNKNOWN_LEDGER: Final = -1
+"""The ledger of a file of a bulk publish, which gets its id when it is published."""
 
 
 def seal(
@@ -185,7 +182,15 @@ class _Sealer:
             name = f"part-{self._first:012d}-{self._nonce}-{len(self.files)}.parquet"
             path = f"partition={self._partition}/ledger_id={self._ledger_id}/{name}"
             values = self._values.fresh() if self._values is not None else None
-            self._file = FileWriter(path, self._first, self._directories, self._disk, values)
+            self._file = FileWriter(
+                path,
+                self._partition,
+                self._ledger_id,
+                self._first,
+                self._directories,
+                self._disk,
+                values,
+            )
             self._builder.values = values
         written = self._file.write_rows(self._builder.finish(), self._next - 1)
         # What this group took says how many values the next one may hold.
@@ -199,7 +204,7 @@ class _Sealer:
         self._finish_group()
         file, self._file = self._file, None
         if file is not None:
-            found = file.finish(self._partition, self._ledger_id, self._roots_needed)
+            found = file.finish(self._roots_needed)
             self._directories = file.directories
             self.files.append(found)
 
@@ -211,16 +216,19 @@ class _Sealer:
 class FileWriter(io.RawIOBase):
     """One Parquet file, written to several directories at the same time.
 
-    ``first`` is its first entry. Without ``compressed`` all columns are, else those and what is in
-    them. ``verified`` are the columns of which every row is read again at the end, without it all;
-    that every byte is right is always seen. A file that is not ``cached`` leaves its memory in the
-    kernel to the next one: new memory for gigabytes takes as long as compressing them. Directories
-    that fail are left out with a warning.
+    ``ledger_id`` is ``UNKNOWN_LEDGER`` of a file that is part of no ledger yet; such a file has no
+    column with it. ``first`` is its first entry. Without ``compressed`` all columns are, else those
+    and what is in them. ``verified`` are the columns of which every row is read again at the end,
+    without it all; that every byte is right is always seen. A file that is not ``cached`` leaves
+    its memory in the kernel to the next one: new memory for gigabytes takes as long as compressing
+    them. Directories that fail are left out with a warning.
     """
 
     def __init__(
         self,
         path: str,
+        partition: int,
+        ledger_id: int,
         first: int,
         directories: Sequence[str],
         disk: RootFiles,
@@ -235,6 +243,8 @@ class FileWriter(io.RawIOBase):
         self._cached = cached
         self._values = values
         self._path = path
+        self._partition = partition
+        self._ledger_id = ledger_id
         self._first = first
         self._last = first - 1
         self._disk = disk
@@ -244,7 +254,8 @@ class FileWriter(io.RawIOBase):
         self._waiting = 0
         self.size = 0
         """Bytes of the file so far."""
-        self._statistics = _Statistics()
+        self._footers: list[pq.FileMetaData] = []
+        """Gets the file's own, when it is closed."""
         self._outputs: dict[str, AppendFile] = {}
         errors = []
         for directory in directories:
@@ -256,11 +267,18 @@ class FileWriter(io.RawIOBase):
         if not self._outputs:
             raise errors[0]
         schema = FILE_SCHEMA if values is None else file_schema(values.type)
+        self._constants = [(PARTITION_COLUMNS[0], partition)]
+        if ledger_id != UNKNOWN_LEDGER:
+            self._constants.append((PARTITION_COLUMNS[1], ledger_id))
+        # They come last: readers find the entry ids in the first column.
+        for name, _ in self._constants:
+            schema = schema.append(TABLE_SCHEMA.field(name))
+        self._schema = with_field_ids(schema)
         dictionaries = DICTIONARIES + ([] if values is None else list(_leaves(schema, "value")))
         some = [leaf for name in compressed or () for leaf in _leaves(schema, name)]
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self, mode="w"),
-            schema.with_metadata({FORMAT_KEY: b"1" if values is None else b"2"}),
+            self._schema.with_metadata({FORMAT_KEY: b"1" if values is None else b"2"}),
             compression="zstd" if compressed is None else dict.fromkeys(some, "zstd"),
             compression_level=(
                 compression_level if compressed is None else dict.fromkeys(some, compression_level)
@@ -270,6 +288,7 @@ class FileWriter(io.RawIOBase):
             column_encoding=DIFFERENCES,
             write_page_checksum=True,
             sorting_columns=[pq.SortingColumn(0), pq.SortingColumn(1)],
+            metadata_collector=self._footers,
         )
 
     @property
@@ -304,13 +323,17 @@ class FileWriter(io.RawIOBase):
     def write_rows(self, rows: pa.RecordBatch, last: int) -> int:
         """A row group with all rows of the entries up to ``last``; returns its bytes."""
         before = self.size
-        self._statistics.add(rows)
         self._rows += rows.num_rows
         self._last = last
-        self._writer.write_batch(rows, row_group_size=max(rows.num_rows, 1))
+        constants = [
+            pa.repeat(pa.scalar(value, TABLE_SCHEMA.field(name).type), rows.num_rows)
+            for name, value in self._constants
+        ]
+        whole = pa.RecordBatch.from_arrays([*rows.columns, *constants], schema=self._schema)
+        self._writer.write_batch(whole, row_group_size=max(rows.num_rows, 1))
         return self.size - before
 
-    def finish(self, partition: int, ledger_id: int, roots_needed: int) -> DataFile:
+    def finish(self, roots_needed: int) -> DataFile:
         """Close, sync and verify."""
         if self._values is not None:
             self._writer.add_key_value_metadata({VALUES_KEY: self._values.to_metadata()})
@@ -320,14 +343,14 @@ class FileWriter(io.RawIOBase):
         self._everywhere(lambda directory: self._outputs[directory].close())
         file = DataFile(
             self._path,
-            partition,
-            ledger_id,
+            self._partition,
+            self._ledger_id,
             self._first,
             self._last,
             self._rows,
             self.size,
             self._crc,
-            self._statistics.result(),
+            file_statistics(self._footers[0], self._schema, self._read_column),
         )
         self._everywhere(
             lambda directory: verify(self._disk, directory, file, self._verified, self._cached)
@@ -337,6 +360,15 @@ class FileWriter(io.RawIOBase):
                 f"{self._path} is on {len(self._outputs)} storage roots of {roots_needed}"
             )
         return file
+
+    def _read_column(self, group: int, leaf: Leaf) -> pa.Array:
+        errors: list[Exception] = []
+        for directory in self._outputs:
+            try:
+                return read_column(self._disk, f"{directory}/{self._path}", group, leaf)
+            except (OSError, pa.ArrowException) as e:
+                errors.append(e)
+        raise StorageError(f"{self._path} cannot be read again: {errors[0]}")
 
     def abandon(self) -> None:
         for directory in list(self._outputs):
@@ -442,42 +474,24 @@ def read_whole(disk: RootFiles, path: str) -> bytes:
         file.close()
 
 
-class _Statistics:
-    """Minima, maxima and nulls of a file's columns, as a Delta log has them."""
-
-    def __init__(self) -> None:
-        self._ranges: dict[str, tuple[Any, Any]] = {}
-        self._nulls = dict.fromkeys(STATISTICS, 0)
-
-    def add(self, rows: pa.RecordBatch) -> None:
-        for name in STATISTICS:
-            column = rows.column(name)
-            self._nulls[name] += column.null_count
-            if pa.types.is_timestamp(column.type):
-                column = column.cast(pa.int64())
-            found = pc.min_max(column)
-            low, high = found["min"].as_py(), found["max"].as_py()
-            if low is not None:
-                before = self._ranges.get(name, (low, high))
-                self._ranges[name] = min(low, before[0]), max(high, before[1])
-
-    def result(self) -> dict[str, dict[str, Any]]:
-        """What cannot be said is left out: a file may have anything then."""
-        ranges = {
-            name: found
-            for name, found in self._ranges.items()
-            if not name.endswith("_time") or all(time in _TIMES_SAID for time in found)
-        }
-        return {
-            "minValues": {name: _shown(name, low) for name, (low, _) in ranges.items()},
-            "maxValues": {name: _shown(name, high) for name, (_, high) in ranges.items()},
-            "nullCount": dict(self._nulls),
-        }
+def read_statistics(disk: RootFiles, path: str) -> Statistics:
+    """Return the statistics of a file that was written before. Raises ``OSError``, or what pyarrow
+    raises for a file that is damaged."""
+    with DiskSource(disk.open(path), disk.size(path)) as source:
+        parquet = pq.ParquetFile(pa.PythonFile(source, mode="r"), page_checksum_verification=True)
+        return file_statistics(parquet.metadata, parquet.schema_arrow, partial(_column_of, parquet))
 
 
-def _shown(name: str, value: int) -> Any:
-    """A number, or a time in ISO form: readers take numbers in place of times for wrong ones."""
-    if not name.endswith("_time"):
-        return value
-    time = _EPOCH + timedelta(microseconds=value)
-    return f"{time:%Y-%m-%dT%H:%M:%S}.{time.microsecond:06d}Z"
+def read_column(disk: RootFiles, path: str, group: int, leaf: Leaf) -> pa.Array:
+    """Return a column of a row group. Errors as those of ``read_statistics``."""
+    with DiskSource(disk.open(path), disk.size(path)) as source:
+        parquet = pq.ParquetFile(pa.PythonFile(source, mode="r"), page_checksum_verification=True)
+        return _column_of(parquet, group, leaf)
+
+
+def _column_of(parquet: pq.ParquetFile, group: int, leaf: Leaf) -> pa.Array:
+    rows = parquet.read_row_group(group, columns=[".".join(leaf.path)], use_threads=False)
+    found = rows.column(leaf.path[0]).combine_chunks()
+    for name in leaf.path[1:]:
+        found = pc.struct_field(found, name)
+    return found

@@ -13,15 +13,17 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from pulsark.errors import CorruptEntryError, StorageError
 from pulsark.schemas.column_types import BINARY, struct
+from pulsark.storage.table.files.file_skipping import configuration
 from pulsark.storage.table.files.record import (
     PUBLISHES_DAYS,
     DataFile,
     Intent,
     Published,
+    RowChange,
     TableRecord,
 )
 
@@ -239,7 +241,7 @@ def first_commit(record: TableRecord) -> bytes:
         [
             _info(record.created_ms, "CREATE TABLE"),
             _protocol(),
-            _metadata(replace(record, value=BINARY)),
+            _metadata(replace(record, value=BINARY, indexed=None)),
         ]
     )
 
@@ -266,6 +268,7 @@ def _metadata(record: TableRecord) -> Action:
                 FORMAT_PROPERTY: str(record.version),
                 # Writers of checkpoints drop older ones: one for each write would be many.
                 "delta.setTransactionRetentionDuration": f"interval {PUBLISHES_DAYS} days",
+                **(configuration(record.indexed) if record.indexed is not None else {}),
             },
             "createdTime": record.created_ms,
         }
@@ -280,18 +283,78 @@ def commit_of(record: TableRecord) -> bytes:
     """The commit of the last attach; equal on all roots, so that it can be made again."""
     intent = record.intent
     assert intent is not None
-    operation = "WRITE" if intent.adds else "DELETE"
+    said = _WORDS[intent.change]
+    changes = intent.value is not None or intent.indexed is not None
     return _lines(
         [
-            _info(intent.time_ms, operation),
+            _attach_info(intent),
             _transaction(intent),
             *([_publish(intent.published)] if intent.published is not None else []),
             *([_protocol()] if intent.guards else []),
-            *([_metadata(record)] if intent.value is not None else []),
-            *({"add": _add(file, intent.time_ms)} for file in intent.adds),
-            *({"remove": _remove(file, intent.time_ms)} for file in intent.removes),
+            *([_metadata(record)] if changes else []),
+            *(
+                {"add": {**_add(file, intent.time_ms), "dataChange": said.adds_rows}}
+                for file in intent.adds
+            ),
+            *(
+                {"remove": {**_remove(file, intent.time_ms), "dataChange": said.removes_rows}}
+                for file in intent.removes
+            ),
         ]
     )
+
+
+class _Words(NamedTuple):
+    """How a commit tells other engines of a change."""
+
+    operation: str
+    adds_rows: bool
+    """Whether rows of added files were not in the table before."""
+    removes_rows: bool
+    """Whether rows of removed files are not in the table afterwards."""
+
+
+_WORDS: Final = {
+    None: _Words("", True, True),
+    RowChange.APPEND: _Words("WRITE", True, True),
+    RowChange.MERGE: _Words("OPTIMIZE", False, False),
+    RowChange.ERASE: _Words("DELETE", False, True),
+    RowChange.REMOVE: _Words("DELETE", False, True),
+    RowChange.STATE: _Words("COMPUTE STATS", False, False),
+}
+
+
+def _attach_info(intent: Intent) -> Action:
+    if intent.change is None:
+        return _info(intent.time_ms, "WRITE" if intent.adds else "DELETE")
+    info = _info(intent.time_ms, _WORDS[intent.change].operation)
+    metrics = {
+        "numAddedFiles": len(intent.adds),
+        "numRemovedFiles": len(intent.removes),
+        "numAddedBytes": sum(file.size for file in intent.adds),
+        "numRemovedBytes": sum(file.size for file in intent.removes),
+    }
+    parameters: dict[str, str] = {}
+    match intent.change:
+        case RowChange.APPEND:
+            parameters = {"mode": "Append", "partitionBy": '["partition","ledger_id"]'}
+            metrics = {
+                "numFiles": len(intent.adds),
+                "numOutputRows": sum(file.rows for file in intent.adds),
+                "numOutputBytes": metrics["numAddedBytes"],
+            }
+            info["commitInfo"]["isBlindAppend"] = True
+        case RowChange.MERGE:
+            parameters = {"predicate": "[]", "zOrderBy": "[]", "auto": "true"}
+        case RowChange.ERASE | RowChange.REMOVE:
+            ledgers = ", ".join(map(str, sorted({file.ledger_id for file in intent.removes})))
+            parameters = {"predicate": json.dumps([f"(ledger_id IN ({ledgers}))"])}
+            rows = sum(file.rows for file in intent.removes)
+            metrics["numDeletedRows"] = rows - sum(file.rows for file in intent.adds)
+    # Spark reads both as maps from strings to strings.
+    info["commitInfo"]["operationParameters"] = parameters
+    info["commitInfo"]["operationMetrics"] = {name: str(n) for name, n in metrics.items()}
+    return info
 
 
 def is_commit_of(actions: Iterable[Action], intent: Intent) -> bool:
@@ -336,7 +399,10 @@ def _time_of(actions: Iterable[Action]) -> int | None:
 
 
 def repair_of(record: TableRecord, adds: Iterable[Action], removes: Iterable[Action]) -> bytes:
-    """The commit of a repair on one root, whose log lacks ``adds`` and has ``removes`` too many."""
+    """The commit of a repair on one root, whose log lacks ``adds`` and has ``removes`` too many.
+
+    In both, ``dataChange`` says whether rows join or leave the table with the file.
+    """
     intent = record.intent
     assert intent is not None
     return _lines(
@@ -361,7 +427,7 @@ def _taken_out(add: Mapping[str, Any], time_ms: int) -> Action:
     return {
         "path": add["path"],
         "deletionTimestamp": time_ms,
-        "dataChange": True,
+        "dataChange": add["dataChange"],
         "extendedFileMetadata": True,
         "partitionValues": add.get("partitionValues") or {},
         "size": add.get("size") or 0,

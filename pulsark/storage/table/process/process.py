@@ -17,6 +17,7 @@ from pulsark.storage.bookie.journal_excerpt import JournalExcerpt
 from pulsark.storage.table.files.record import DataFile, SealedLedger, TableRecord
 from pulsark.storage.table.log.log_content import LogContent
 from pulsark.storage.table.log.log_repair import LogRepair
+from pulsark.storage.table.log.missing_statistics import MissingStatistics
 from pulsark.storage.table.process import pipe
 from pulsark.storage.table.process.fair_lock import FairLock
 from pulsark.storage.table.process.processors import cpu_seconds
@@ -194,6 +195,12 @@ class TableProcess:
         }
         document, _ = await self._exchange(request)
         return LogContent.from_json(_checked(document))
+
+    async def missing_statistics(self, record: TableRecord, room: int) -> MissingStatistics:
+        """``missing_statistics``."""
+        request = {"op": "statistics", "record": record.encode().decode(), "room": room}
+        document, _ = await self._exchange(request)
+        return MissingStatistics.from_json(_checked(document))
 
     async def checkpoint(self, directories: Sequence[str]) -> list[int | None]:
         """``checkpoint_if_due`` of each directory; ``None`` also where it failed."""

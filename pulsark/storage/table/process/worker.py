@@ -85,6 +85,8 @@ class TableWorker:
                 return self._forget_commits(request)
             case "repair":
                 return self._repair(request)
+            case "statistics":
+                return self._statistics(request)
             case "content":
                 record = TableRecord.decode("the request", request["record"].encode())
                 return log_content(self._disk, request["directory"], record).to_json(), []
@@ -187,6 +189,12 @@ class TableWorker:
         named = [DataFile.from_json(file) for file in request["files"]]
         found = log_repair(self._disk, request["directory"], record, named)
         return found.to_json(), [(0, found.commit)]
+
+    def _statistics(self, request: dict[str, Any]) -> Reply:
+        from pulsark.storage.table.log.missing_statistics import missing_statistics
+
+        record = TableRecord.decode("the request", request["record"].encode())
+        return missing_statistics(self._disk, record, request["room"]).to_json(), []
 
     def _checkpoint(self, request: dict[str, Any]) -> Reply:
         from deltalake.exceptions import DeltaError

@@ -22,6 +22,7 @@ from pulsark.storage.table.files.seal import (
     ROW_GROUP_BYTES,
     ROW_GROUP_VALUES_MAX,
     TARGET_FILE_BYTES,
+    UNKNOWN_LEDGER,
     FileWriter,
 )
 from pulsark.storage.table.staging.staged_ledger import StagedLedger, staged_name
@@ -149,8 +150,8 @@ class BulkWriter:
         name = staged_name(self._area.time_ms, self._area.nonce, len(self._files))
         self._values = self._values.fresh() if self._values is not None else None
         return FileWriter(
-            name, first_entry, self._directories, self._disk, self._values,
-            COMPRESSION_LEVEL, COMPRESSED, VERIFIED, cached=False,
+            name, self._partition, UNKNOWN_LEDGER, first_entry, self._directories, self._disk,
+            self._values, COMPRESSION_LEVEL, COMPRESSED, VERIFIED, cached=False,
         )  # fmt: skip
 
     def takes_structs(self, kind: pa.DataType) -> bool:
@@ -179,7 +180,7 @@ class BulkWriter:
     def _finish_file(self) -> None:
         file, self._file = self._file, None
         if file is not None:
-            found = file.finish(self._partition, -1, self._area.directories_needed)
+            found = file.finish(self._area.directories_needed)
             self._directories = file.directories
             self._files.append(found)
 

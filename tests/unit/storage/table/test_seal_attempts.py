@@ -15,7 +15,7 @@ from pulsark.errors import (
 )
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.storage.table import seal_attempts
-from pulsark.storage.table.files.record import SealedLedger
+from pulsark.storage.table.files.record import RowChange, SealedLedger
 from pulsark.storage.table.files.seal_range import SealRange
 from pulsark.storage.table.process.process import Entries, Piece, Reply
 from pulsark.storage.table.process.reader import TableReader
@@ -190,7 +190,7 @@ def test_what_takes_the_place_of_files_is_whole_or_nothing(
         table.disk.capacity = table.disk.used() + 100
         with pytest.raises(StorageFullError):
             await (await table.tables.open(NAME, TABLE_ID)).rewrite(
-                before, before.files, pieces, 1 << 20
+                before, before.files, pieces, 1 << 20, RowChange.MERGE
             )
         assert await table.tables.sealed(NAME, 5) == before
         await table.check(5, 39)

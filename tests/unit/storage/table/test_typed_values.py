@@ -152,7 +152,7 @@ def test_entries_come_back_from_a_file() -> None:
         found = pq.ParquetFile(pa.BufferReader(read_whole(disk, f"/r/{files[0].path}")))
         expected = b"1" if values is None else b"2"
         assert found.metadata.metadata[b"pulsark.formatVersion"] == expected
-        assert found.schema_arrow.names == FILE_SCHEMA.names
+        assert found.schema_arrow.names == [*FILE_SCHEMA.names, "partition", "ledger_id"]
 
 
 def test_a_file_that_describes_its_values_wrongly_is_refused() -> None:

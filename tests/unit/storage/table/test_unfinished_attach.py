@@ -10,6 +10,7 @@ from pulsark.errors import MetadataError
 from pulsark.metadata.changes import Change
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.paths import sealed_ledger_path, table_path
+from pulsark.storage.table.files.record import RowChange
 from pulsark.storage.table.files.seal_range import SealRange
 from pulsark.storage.table.process.process import Entries
 from pulsark.wire.topic_name import TopicName
@@ -54,7 +55,9 @@ def test_files_that_an_attach_replaced_are_not_read_any_more_although_it_was_don
         assert old is not None
         store.fails = True
         with pytest.raises(MetadataError, match="disk is full"):
-            await (await tables.open(NAME, TABLE_ID)).rewrite(old, old.files, after, 1 << 20)
+            await (await tables.open(NAME, TABLE_ID)).rewrite(
+                old, old.files, after, 1 << 20, RowChange.ERASE
+            )
         await tables.read(NAME, 5, 0, 19, 1 << 20)  # who reads just now gets the one or the other
         await (await tables.open(NAME, TABLE_ID)).seal([SealRange(0, 7, 0, 9)], before, 1 << 20)
         new = await tables.sealed(NAME, 5)
