@@ -321,7 +321,10 @@ class FileWriter(io.RawIOBase):
         self._everywhere(lambda directory: self._outputs[directory].writev(pieces))
 
     def write_rows(self, rows: pa.RecordBatch, last: int) -> int:
-        """A row group with all rows of the entries up to ``last``; returns its bytes."""
+        """A row group with all rows of the entries up to ``last``; returns its bytes.
+
+        The rows may have the constant columns as well: they get those of this file.
+        """
         before = self.size
         self._rows += rows.num_rows
         self._last = last
@@ -329,7 +332,8 @@ class FileWriter(io.RawIOBase):
             pa.repeat(pa.scalar(value, TABLE_SCHEMA.field(name).type), rows.num_rows)
             for name, value in self._constants
         ]
-        whole = pa.RecordBatch.from_arrays([*rows.columns, *constants], schema=self._schema)
+        varying = [rows.column(name) for name in self._schema.names[: -len(constants)]]
+        whole = pa.RecordBatch.from_arrays([*varying, *constants], schema=self._schema)
         self._writer.write_batch(whole, row_group_size=max(rows.num_rows, 1))
         return self.size - before
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from pulsark.errors import CorruptEntryError, StorageError
 from pulsark.rows.values import ValueColumn
 from pulsark.storage.roots.disk_source import DiskSource
-from pulsark.storage.table.files.seal import VALUES_KEY, FileWriter
+from pulsark.storage.table.files.seal import UNKNOWN_LEDGER, VALUES_KEY, FileWriter
 from pulsark.storage.table.staging.bulk_writer import COMPRESSED, COMPRESSION_LEVEL, VERIFIED
 from pulsark.storage.table.staging.staged_ledger import StagedLedger, staged_name
 
@@ -129,8 +129,8 @@ def _merged(
     time_ms = int(ledgers[0].files[0].path.partition("-")[0])
     values = None if described is None else _values(described)
     writer = FileWriter(
-        staged_name(time_ms, f"{uuid.uuid4().hex}m", 0), 0, directories, disk, values,
-        COMPRESSION_LEVEL, COMPRESSED, VERIFIED, cached=False,
+        staged_name(time_ms, f"{uuid.uuid4().hex}m", 0), ledgers[0].partition, UNKNOWN_LEDGER, 0,
+        directories, disk, values, COMPRESSION_LEVEL, COMPRESSED, VERIFIED, cached=False,
     )  # fmt: skip
     try:
         entries = 0
@@ -140,7 +140,7 @@ def _merged(
                     last = entries + rows.column("entry_id")[-1].as_py()
                     writer.write_rows(_moved(rows, entries), last)
             entries += ledger.entries
-        file = writer.finish(ledgers[0].partition, -1, needed)
+        file = writer.finish(needed)
     except BaseException:
         writer.abandon()
         raise
