@@ -1,13 +1,14 @@
 """Warns the operator of failed logins: each cause at most once a minute, with advice.
 
-At level INFO, the log has each failure with its client.
+The warning names the client's address, and some of those that failed since the last one. At level
+INFO, the log has each failure with its client.
 """
 
 from __future__ import annotations
 
 import logging
 
-from pulsark.security.limits import COMPLAINT_SECONDS
+from pulsark.security.limits import COMPLAINT_ADDRESSES_MAX, COMPLAINT_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -40,21 +41,40 @@ class Complaints:
     def __init__(self) -> None:
         self._told: dict[str, float] = {}
         """When each cause was logged last."""
-        self._silent: dict[str, int] = {}
-        """How many failures followed."""
+        self._silent: dict[str, _Silent] = {}
+        """What followed."""
 
-    def note(self, reason: str, now: float) -> None:
-        """A login has failed for this reason."""
+    def note(self, reason: str, now: float, host: str) -> None:
+        """A login of a client at this address has failed for this reason."""
         known = reason if reason in _ADVICE else "other"
         before = self._told.get(known)
         if before is not None and now - before < COMPLAINT_SECONDS:
-            self._silent[known] = self._silent.get(known, 0) + 1
+            self._silent.setdefault(known, _Silent()).add(host)
             return
         self._told[known] = now
-        more = self._silent.pop(known, 0)
+        silent = self._silent.pop(known, None)
         log.warning(
-            "a client cannot log in (%s%s): %s",
+            "a client at %s cannot log in (%s%s): %s",
+            host or "an unknown address",
             known,
-            f", and {more} more since the last such warning" if more else "",
+            f", and {silent} since the last such warning" if silent else "",
             _ADVICE.get(known, _OTHER),
         )
+
+
+class _Silent:
+    """Failures of one cause without a warning."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._hosts: dict[str, None] = {}
+
+    def add(self, host: str) -> None:
+        self._count += 1
+        if len(self._hosts) <= COMPLAINT_ADDRESSES_MAX:
+            self._hosts[host] = None
+
+    def __str__(self) -> str:
+        named = ", ".join(list(self._hosts)[:COMPLAINT_ADDRESSES_MAX])
+        more = " and others" if len(self._hosts) > COMPLAINT_ADDRESSES_MAX else ""
+        return f"{self._count} more from {named}{more}"

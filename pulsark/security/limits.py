@@ -58,6 +58,9 @@ TRIALS_MAX = 10_000
 COMPLAINT_SECONDS = 60.0
 """Each cause of failed logins is logged as a warning at most once in this time."""
 
+COMPLAINT_ADDRESSES_MAX = 5
+"""Addresses that a warning names of the failures since the warning before."""
+
 # -- connected clients -----------------------------------------------------------------------
 
 EXPIRY_LOOKED_AT_SECONDS = 3600.0

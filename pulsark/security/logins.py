@@ -112,15 +112,14 @@ class Logins:
         ``X-Pulsar-Auth-Method-Name``; ``credentials`` has the address and the certificate.
         """
         if method is None and self._strict:
-            raise self._failed([], "none", LoginError("method", "no method is named"))
+            raise self._failed([], LoginError("method", "no method is named"), credentials)
         if self._is_of_proxy(credentials):
             return self._without_header(None, credentials)
         if not authorization:
             return self._without_header(method, credentials)
         if len(authorization) > 1:
-            raise self._failed(
-                [], "none", LoginError("malformed", "several headers of credentials")
-            )
+            error = LoginError("malformed", "several headers of credentials")
+            raise self._failed([], error, credentials)
         scheme, space, rest = authorization[0].partition(" ")
         fit = [
             each
@@ -128,11 +127,14 @@ class Logins:
             if space and _same_scheme(each.scheme, scheme) and method in (None, each.method)
         ]
         if not fit:
-            raise self._failed([], "none", LoginError("method", "no provider takes the header"))
+            raise self._failed(
+                [], LoginError("method", "no provider takes the header"), credentials
+            )
         try:
             data = _decoded(rest) if scheme.lower() == "basic" else rest.encode("latin-1")
         except ValueError:
-            raise self._failed(fit, fit[0].method, LoginError("malformed", "no base64")) from None
+            shown = dataclasses.replace(credentials, method=fit[0].method)
+            raise self._failed(fit, LoginError("malformed", "no base64"), shown) from None
         shown = dataclasses.replace(credentials, method=fit[0].method, data=data)
         return self._ask(fit, shown)
 
@@ -147,7 +149,7 @@ class Logins:
         try:
             return self.trials[via].begin(host, now)
         except CrowdedOutError:
-            self._complaints.note("crowd", now)
+            self._complaints.note("crowd", now, host)
             raise
 
     def pass_trial(self, trial: Trial | None) -> None:
@@ -180,12 +182,15 @@ class Logins:
             named = dataclasses.replace(credentials, method=by_certificate[0].method)
             return self._ask(by_certificate, named)
         if method not in _NO_METHOD:
-            raise self._failed([], "none", LoginError("method", "no credentials for the method"))
+            raise self._failed(
+                [], LoginError("method", "no credentials for the method"), credentials
+            )
         return self._nobody(credentials)
 
     def _nobody(self, credentials: Credentials) -> Principal:
         if not self._anonymous:
-            raise self._failed([], "none", LoginError("method", "no provider has this method"))
+            error = LoginError("method", "no provider has this method")
+            raise self._failed([], error, credentials)
         self.successes["anonymous", "none"] += 1
         found = Principal(self._anonymous, None, "none", None, credentials.address)
         if credentials.data:  # only the binary protocol allows methods without a provider
@@ -198,7 +203,7 @@ class Logins:
         try:
             found = first_of(providers, credentials)
         except LoginError as error:
-            raise self._failed(providers, credentials.method, error, credentials.data) from None
+            raise self._failed(providers, error, credentials) from None
         if isawaitable(found):
             return self._when_found(providers, credentials, found)
         return self._succeeded(providers, credentials, found)
@@ -212,7 +217,7 @@ class Logins:
         try:
             found = await waited
         except LoginError as error:
-            raise self._failed(providers, credentials.method, error, credentials.data) from None
+            raise self._failed(providers, error, credentials) from None
         return self._succeeded(providers, credentials, found)
 
     def _succeeded(
@@ -224,15 +229,16 @@ class Logins:
         return _with_name(found, credentials)
 
     def _failed(
-        self, providers: Sequence[Provider], method: str, error: LoginError, data: bytes = b""
+        self, providers: Sequence[Provider], error: LoginError, credentials: Credentials
     ) -> LoginError:
         name = providers[0].name if providers else "none"
         if providers:
-            error.method = method
+            error.method = credentials.method
         self.failures[name, error.method, error.reason] += 1
-        self._complaints.note(error.reason, self._clock.monotonic())
-        if method == "token" and data.count(b".") == 2:
-            error.token_id = digest_id(data)
+        host = credentials.address.rpartition(":")[0] or credentials.address
+        self._complaints.note(error.reason, self._clock.monotonic(), host)
+        if error.method == "token" and credentials.data.count(b".") == 2:
+            error.token_id = digest_id(credentials.data)
         return error
 
 

@@ -71,7 +71,12 @@ def topics_of_namespace(connection: Connection, command: Command) -> None:
     async def answer() -> None:
         pattern = _pattern_of(connection, request)
         async with connection.output.large_answer():
-            found = await _topics(connection.broker, request, pattern)
+            try:
+                found = await _topics(connection.broker, request, pattern)
+            except ClientError as error:
+                if error.code is not ServerError.TopicNotFound:
+                    raise
+                found = await TopicList.of([])  # as in Pulsar, if there is no such namespace
             reply = Command(type=Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
             response = reply.getTopicsOfNamespaceResponse
             response.request_id = request.request_id

@@ -18,6 +18,8 @@ from pulsark.limits import (
 )
 from pulsark.metadata import resources
 from pulsark.metadata.paths import managed_ledger_path
+from pulsark.security.facts import Rules
+from pulsark.security.principal import Principal
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.hashes import TopicsHash, topics_hash
 from pulsark.wire.topic_name import TopicName
@@ -400,3 +402,26 @@ def test_a_list_that_nobody_has_any_more_keeps_nothing(monkeypatch: pytest.Monke
     assert encodings.bytes == 2
     encodings.used(three, 20)
     assert (encodings.bytes, forgot) == (0, [two, three])
+
+
+@pytest.mark.parametrize("mode", ["PERSISTENT", "NON_PERSISTENT", "ALL"])
+def test_a_namespace_that_does_not_exist_has_no_topics(mode: str) -> None:
+    @scenario(rules=Rules(frozenset({"root"})))
+    async def run(broker) -> None:
+        for role, answered in (("root", True), ("stranger", False)):
+            client = Client(broker, principal=Principal(role))
+            for number in range(3):  # first the rights are read, then they are known
+                command = list_command(f"missing{number}/at-all/.*")
+                command.getTopicsOfNamespace.mode = command.getTopicsOfNamespace.Mode.Value(mode)
+                client.send(command, command)
+                for _ in range(2):
+                    answer = await client.take(
+                        Command.GET_TOPICS_OF_NAMESPACE_RESPONSE, Command.ERROR
+                    )
+                    found = answer.getTopicsOfNamespaceResponse
+                    assert answer.HasField("getTopicsOfNamespaceResponse") == answered
+                    assert list(found.topics) == []
+                    if not answered:
+                        assert answer.error.error == ServerError.AuthorizationError
+
+    run()
