@@ -48,7 +48,7 @@ from pulsark.dispatch.topic.topic import Topic
 from pulsark.limits import ADMIN_ACKS_MAX, TOPIC_PROPERTIES_MAX
 from pulsark.security.operations import TopicOperation as T
 from pulsark.storage.cursor.cursor import Ack
-from pulsark.storage.cursor.owners import check_new_name
+from pulsark.storage.cursor.owners import CursorOwner, check_new_name, check_owner
 from pulsark.wire.ack_set import full_mask, words_of_mask
 from pulsark.wire.position import EARLIEST, LATEST, Position
 from pulsark.wire.topic_name import TopicName
@@ -146,6 +146,7 @@ async def skip_all(topic: TopicOf, name: SubscriptionOf, broker: BrokerOf) -> Re
 async def skip(topic: TopicOf, name: SubscriptionOf, count: str, broker: BrokerOf) -> Response:
     """Acknowledge the next ``count`` entries."""
     skipped = number(count, high=SKIP_MAX)
+    check_owner(name, CursorOwner.CLIENTS)  # also if there is nothing to skip
     subscription = await _single(broker, topic, name)
     target = _after_unacked(subscription, skipped)
     if target is not None:
