@@ -217,6 +217,12 @@ HTTP_HEAD_BYTES_MAX = 64 * 1024
 HTTP_HEAD_TIMEOUT_SECONDS = 30.0
 """A connection that has not sent its first request within this time is closed."""
 
+HTTP_LOBBY_MIN = 256
+"""Connections that may send the head of their first request, although all places are taken."""
+
+HTTP_PROBES_MAX = 16
+"""Connections of addresses that failed to log in too often that may still send a probe."""
+
 HTTP_REQUEST_SECONDS = 60.0
 """A request that has not arrived completely within this time ends its connection."""
 

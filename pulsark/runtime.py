@@ -426,6 +426,24 @@ class ThreadWorker:
                 return  # the loop is closed: nobody waits for the result any more
 
 
+_DESCRIPTORS_MAX = 1 << 20
+
+
+def raise_descriptor_limit() -> None:
+    """Let the process open as many files as the system allows it. Children inherit that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # a system may have a lower one
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def descriptor_limit() -> int:
+    """Return how many files the process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else min(soft, _DESCRIPTORS_MAX)
+
+
 SWITCH_INTERVAL_SECONDS = 50e-6
 
 

@@ -14,10 +14,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from pulsark.limits import HTTP_HEAD_BYTES_MAX, HTTP_HEAD_TIMEOUT_SECONDS
+from pulsark.errors import CrowdedOutError
+from pulsark.limits import (
+    HTTP_HEAD_BYTES_MAX,
+    HTTP_HEAD_TIMEOUT_SECONDS,
+    HTTP_LOBBY_MIN,
+    HTTP_PROBES_MAX,
+)
 from pulsark.runtime import run_in_worker
 from pulsark.security.peer import tls_peer, verified_certificate
 from pulsark.security.plain_listener import PlainListener
+from pulsark.security.trials import PROBES_ONLY, Trial
 
 if TYPE_CHECKING:
     import socket
@@ -27,11 +34,13 @@ if TYPE_CHECKING:
 
     from pulsark.admin.uvicorn_app import Http
     from pulsark.dispatch.broker import Broker
+    from pulsark.security.connection_slots import Slot
     from pulsark.security.tls_listener import TlsListener
-    from pulsark.security.trials import Trial
 
 log = logging.getLogger(__name__)
 
+_PROBES = (b"/status.html", b"/admin/v2/brokers/health", b"/metrics", b"/metrics/")
+"""What probes ask for: answered whatever else is connected."""
 _END_OF_HEAD = b"\r\n\r\n"
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _TOO_LARGE = _BUSY.replace(b"503 Service Unavailable", b"431 Request Header Fields Too Large")
@@ -43,9 +52,12 @@ class AdminServer:
     def __init__(self, broker: Broker) -> None:
         self.stats = broker.stats
         self._broker = broker
-        self._plain = PlainListener(self._connect, self._begin_trial)
+        self._plain = PlainListener(self._connect, self._begin_trial, broker.connections.slots)
         self._over_tls: TlsListener | None = None
-        self._waiting: set[_FirstRequest] = set()
+        self._waiting: dict[_FirstRequest, None] = {}
+        """The oldest first."""
+        self._probes = 0
+        """Connections of crowded addresses, which may only probe."""
         self._http: Http | None = None
         self._loading: asyncio.Task[None] | None = None
 
@@ -62,7 +74,9 @@ class AdminServer:
         """The same for HTTPS."""
         from pulsark.security.tls_listener import TlsListener  # for those who need it
 
-        self._over_tls = TlsListener(self._connect, self._begin_trial)
+        self._over_tls = TlsListener(
+            self._connect, self._begin_trial, self._broker.connections.slots
+        )
         if self._broker.audit is not None:
             self._over_tls.told = partial(self._broker.audit.certificate_refused, "rest")
         taken = self._over_tls.listen(hosts, port, "webServicePortTls", context)
@@ -92,14 +106,38 @@ class AdminServer:
         if self._http is not None:
             await self._http.close()
 
-    def admit(self, connection: _FirstRequest) -> bool:
-        """Take a new connection, unless there are too many."""
-        served = self._http.connections if self._http is not None else 0
-        if len(self._waiting) + served >= self._broker.settings.maxHttpServerConnections:
-            return False
-        self._waiting.add(connection)
+    def admit(self, connection: _FirstRequest) -> Slot | None:
+        """Take a new connection, in the place of the oldest stranger if need be.
+
+        Every connection may send the head of a request, because it may be a probe. None if the
+        process has no descriptor left for it.
+        """
+        loop = asyncio.get_running_loop()
+        slot = self._broker.connections.slots.take(
+            partial(loop.call_soon_threadsafe, connection.abort)
+        )
+        if slot is None:
+            return None
+        while self._is_full(len(self._waiting)) and len(self._waiting) >= HTTP_LOBBY_MIN:
+            next(iter(self._waiting)).abort()
+        self._waiting[connection] = None
         self.load_soon()
-        return True
+        return slot
+
+    def may_serve(self, head: bytes) -> bool:
+        """Return whether a request with this head is served: probes always, others with a place.
+
+        At the limit, connections that are idle or whose client has not logged in are closed.
+        """
+        return self._http is None or self._http.make_room(self._most) or is_probe(head)
+
+    @property
+    def _most(self) -> int:
+        return self._broker.settings.maxHttpServerConnections
+
+    def _is_full(self, waiting: int) -> bool:
+        served = self._http.connections if self._http is not None else 0
+        return waiting + served >= self._most
 
     def load_soon(self) -> None:
         """Begin the import now, if it was not."""
@@ -107,20 +145,38 @@ class AdminServer:
             self._loading = asyncio.get_running_loop().create_task(self._load())
 
     def _begin_trial(self, host: str) -> Trial | None:
-        """Whether a client of this address is served: ``CrowdedOutError`` if not."""
+        """Whether a client of this address is served: ``CrowdedOutError`` if not.
+
+        A few connections of a crowded address are served nevertheless, but only to probe.
+        """
         logins = self._broker.logins
-        return None if logins is None else logins.begin_trial(host, "rest")
+        if logins is None:
+            return None
+        try:
+            return logins.begin_trial(host, "rest")
+        except CrowdedOutError:
+            if self._probes >= HTTP_PROBES_MAX:
+                raise
+            return PROBES_ONLY
 
     def forget(self, connection: _FirstRequest) -> None:
         """A connection is closed, or served by uvicorn now."""
-        self._waiting.discard(connection)
+        self._waiting.pop(connection, None)
 
-    def protocol(self, transport: asyncio.BaseTransport, trial: Trial | None) -> H11Protocol | None:
+    def count_probe(self, change: int) -> None:
+        """A connection that may only probe has come, or is gone."""
+        self._probes += change
+
+    def protocol(
+        self, transport: asyncio.BaseTransport, trial: Trial | None, slot: Slot
+    ) -> H11Protocol | None:
         """A protocol for a connection; ``None`` while the import is under way."""
         if self._http is None:
             return None
         peer = None if self._broker.audit is None else tls_peer(transport)
-        return self._http.new_protocol(verified_certificate(transport), peer, trial)
+        return self._http.new_protocol(
+            verified_certificate(transport), peer, trial, slot, logs_in=self._broker.logins is None
+        )
 
     async def _load(self) -> None:
         from pulsark.admin.uvicorn_app import Http, load
@@ -142,21 +198,32 @@ class AdminServer:
             connection.hand_over_if_complete()
 
 
+def is_probe(head: bytes) -> bool:
+    """Return whether a request asks how the broker is, as load balancers and scrapers do."""
+    method, _, rest = head.partition(b" ")
+    target = rest.partition(b" ")[0].partition(b"?")[0]
+    return method in (b"GET", b"HEAD") and target in _PROBES
+
+
 class _FirstRequest(asyncio.Protocol):
     """A connection whose first request is not complete yet, or came before the import was."""
 
     def __init__(self, server: AdminServer, trial: Trial | None) -> None:
         self._server = server
-        self._trial = trial
+        self._probes_only = trial is PROBES_ONLY
+        self._trial = None if trial is PROBES_ONLY else trial
         self._received = bytearray()
+        self._slot: Slot | None = None
         self._transport: asyncio.Transport
         self._timeout: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if not self._server.admit(self):
-            self._transport.write(_BUSY)
-            self._transport.close()
+        if self._probes_only:
+            self._server.count_probe(1)
+        self._slot = self._server.admit(self)
+        if self._slot is None:
+            self._refuse()
             return
         loop = asyncio.get_running_loop()
         self._timeout = loop.call_later(HTTP_HEAD_TIMEOUT_SECONDS, self.drop)
@@ -164,8 +231,13 @@ class _FirstRequest(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received += data
         if _END_OF_HEAD in self._received:
+            if self._probes_only and not is_probe(bytes(self._received)):
+                self.abort()
+                return
             # What follows stays in the socket until uvicorn reads it.
             self._transport.pause_reading()
+            if self._slot is not None and self._received.startswith((b"GET ", b"HEAD ")):
+                self._slot.ask()  # nothing more has to come
             self._wait_no_more()
             self.hand_over_if_complete()
         elif len(self._received) > HTTP_HEAD_BYTES_MAX:
@@ -176,7 +248,10 @@ class _FirstRequest(asyncio.Protocol):
         """Let uvicorn go on from here, if a head is there and uvicorn is."""
         if _END_OF_HEAD not in self._received or self._transport.is_closing():
             return
-        protocol = self._server.protocol(self._transport, self._trial)
+        if self._slot is None or not self._server.may_serve(bytes(self._received)):
+            self._refuse()
+            return
+        protocol = self._server.protocol(self._transport, self._trial, self._slot)
         if protocol is None:
             return
         self._leave()
@@ -188,12 +263,27 @@ class _FirstRequest(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
+        if self._slot is not None:
+            self._slot.leave()
 
     def drop(self) -> None:
         """Close the connection."""
         self._transport.close()
 
+    def abort(self) -> None:
+        """Close the connection for another one, which has its place at once."""
+        self._leave()
+        # uvicorn's protocol may have it by now.
+        self._transport.abort()
+
+    def _refuse(self) -> None:
+        self._transport.write(_BUSY)
+        self._transport.close()
+
     def _leave(self) -> None:
+        if self._probes_only:
+            self._probes_only = False
+            self._server.count_probe(-1)
         self._server.forget(self)
         self._wait_no_more()
 

@@ -7,12 +7,15 @@ does not read its answer, would keep its connection for ever, and there are only
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pulsark.limits import HTTP_REQUEST_SECONDS, HTTP_UNREAD_SECONDS
+
+if TYPE_CHECKING:
+    from pulsark.security.connection_slots import Slot
 
 
 class TimedConnection(H11Protocol):
@@ -24,6 +27,37 @@ class TimedConnection(H11Protocol):
         """Ends a connection whose request does not come whole."""
         self._unread: asyncio.TimerHandle | None = None
         """Ends a connection whose answer is not read."""
+        self._slot: Slot | None = None
+        self._logs_in = False
+        self.begun = self.loop.time()
+        """When the first request was there."""
+
+    def take_slot(self, slot: Slot, *, logs_in: bool) -> None:
+        """Have the slot of the connection. ``logs_in``: a complete request makes it known."""
+        self._slot, self._logs_in = slot, logs_in
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the client has logged in."""
+        return self._slot is None or self._slot.is_known
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is under way."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def abort(self) -> None:
+        """Close the connection for another one, which has its place at once."""
+        self.connections.discard(self)
+        self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        """An answer is complete."""
+        if self._slot is not None:
+            if self._logs_in:
+                self._slot.log_in()
+            self._slot.answered()
+        super().on_response_complete()
 
     def handle_events(self) -> None:
         """More has come of a request, or the one before it is answered."""
@@ -49,6 +83,8 @@ class TimedConnection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
         super().connection_lost(exc)
+        if self._slot is not None:
+            self._slot.leave()
         _cancel(self._unfinished)
         self._unfinished = None
         _cancel(self._unread)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.stats.stats import Stats
+    from pulsark.security.connection_slots import Slot
     from pulsark.security.peer import TlsPeer
     from pulsark.security.trials import Trial
 
@@ -68,14 +69,41 @@ class Http:
         return len(self._state.connections)
 
     def new_protocol(
-        self, certificate: bytes | None, peer: TlsPeer | None, trial: Trial | None
+        self,
+        certificate: bytes | None,
+        peer: TlsPeer | None,
+        trial: Trial | None,
+        slot: Slot,
+        *,
+        logs_in: bool,
     ) -> H11Protocol:
-        """A protocol for one connection; each of its requests has all these in its state."""
-        from pulsark.admin.http.requests import CERTIFICATE, TLS_PEER, TRIAL
+        """A protocol for one connection; each of its requests has all these in its state.
+
+        ``logs_in``: whether a complete request is as good as a login.
+        """
+        from pulsark.admin.http.requests import CERTIFICATE, SLOT, TLS_PEER, TRIAL
 
         new: Any = self._config.http_protocol_class
-        state = {CERTIFICATE: certificate, TLS_PEER: peer, TRIAL: trial}
-        return cast("H11Protocol", new(self._config, self._state, state))
+        state = {CERTIFICATE: certificate, TLS_PEER: peer, TRIAL: trial, SLOT: slot}
+        made = new(self._config, self._state, state)
+        made.take_slot(slot, logs_in=logs_in)
+        return cast("H11Protocol", made)
+
+    def make_room(self, most: int) -> bool:
+        """Return whether there are fewer connections than ``most``.
+
+        If not, one is closed first: the oldest whose client has not logged in, or one that waits
+        for its next request, whose client connects again.
+        """
+        if len(self._state.connections) < most:
+            return True
+        rivals: list[Any] = list(self._state.connections)
+        for may_go in (lambda c: not c.is_known, lambda c: c.is_idle):
+            leaving = min(filter(may_go, rivals), key=lambda c: c.begun, default=None)
+            if leaving is not None:
+                leaving.abort()
+                return True
+        return False
 
     async def close(self) -> None:
         """Close idle connections at once, others when their response is out, or it is too late."""

@@ -17,7 +17,7 @@ from pulsark.config.addresses import who_may_come_in
 from pulsark.config.sources import load_settings
 from pulsark.log_format import start_logging
 from pulsark.private_files import create_privately
-from pulsark.runtime import hand_over_promptly
+from pulsark.runtime import hand_over_promptly, raise_descriptor_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -91,6 +91,7 @@ def run(
     start_logging(settings.logLevel, settings.logFormat)
     import uvloop
 
+    raise_descriptor_limit()
     hand_over_promptly()
     try:
         uvloop.run(_serving(settings, serve, print_json_line if as_json else announce))

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
+from pulsark.security.connection_slots import ConnectionSlots
 from pulsark.security.seldom_warnings import SeldomWarnings
 
 if TYPE_CHECKING:
@@ -25,16 +26,26 @@ class CountedConnection(Protocol):
     def close(self) -> None:
         """Close after what was written has been sent."""
 
+    def abort(self) -> None:
+        """Close at once."""
+
 
 class Connections:
-    """All connections whose clients are served, counted by their address."""
+    """All connections whose clients are served, counted by their address.
+
+    At a limit, the oldest connection whose client has not logged in is closed for the new one.
+    """
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings = settings
+        self.slots = ConnectionSlots()
+        """What all ports of the broker share."""
         self.complaints = SeldomWarnings(log, clock.monotonic)
         """About clients."""
         self._open: set[CountedConnection] = set()
         self._of_host: Counter[str] = Counter()
+        self._strangers: dict[CountedConnection, None] = {}
+        """Those that have not logged in, the oldest first."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -44,20 +55,38 @@ class Connections:
 
     def add(self, connection: CountedConnection) -> str | None:
         """A client has connected; says why it is refused, if it is."""
-        host = connection.host
-        settings = self._settings
-        if 0 < settings.brokerMaxConnections <= len(self._open):
-            return "Reached the maximum number of connections"
-        if 0 < settings.brokerMaxConnectionsPerIp <= self._of_host[host]:
-            return f"Reached the maximum number of connections on address {host}"
+        refused = self._no_room(connection.host)
+        if refused is not None:
+            return refused
         self._open.add(connection)
-        self._of_host[host] += 1
+        self._strangers[connection] = None
+        self._of_host[connection.host] += 1
         return None
+
+    def logged_in(self, connection: CountedConnection) -> None:
+        """The client has completed CONNECT: it keeps its place."""
+        self._strangers.pop(connection, None)
 
     def discard(self, connection: CountedConnection) -> None:
         """A connection is closed."""
         if connection in self._open:
             self._open.remove(connection)
+            self._strangers.pop(connection, None)
             self._of_host[connection.host] -= 1
             if not self._of_host[connection.host]:
                 del self._of_host[connection.host]
+
+    def _no_room(self, host: str) -> str | None:
+        """Return why one more connection of an address is refused; strangers make room."""
+        settings = self._settings
+        if 0 < settings.brokerMaxConnections <= len(self._open):
+            stranger = next(iter(self._strangers), None)
+            if stranger is None:
+                return "Reached the maximum number of connections"
+            stranger.abort()
+        if 0 < settings.brokerMaxConnectionsPerIp <= self._of_host[host]:
+            stranger = next((s for s in self._strangers if s.host == host), None)
+            if stranger is None:
+                return f"Reached the maximum number of connections on address {host}"
+            stranger.abort()
+        return None

@@ -21,7 +21,7 @@ from pulsark.log_format import start_logging
 from pulsark.private_files import create_privately
 from pulsark.processes.duty import BEAT, BEAT_SECONDS, BOOKIE, Duty
 from pulsark.processes.until_signal import FAILED_STOP_SECONDS
-from pulsark.runtime import Runtime, collect_rarely, hand_over_promptly
+from pulsark.runtime import Runtime, collect_rarely, hand_over_promptly, raise_descriptor_limit
 from pulsark.tasks import heard
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ def main() -> None:
     start_logging(settings.logLevel, settings.logFormat, duty.role)
     import uvloop
 
+    raise_descriptor_limit()
     hand_over_promptly()
     sys.exit(uvloop.run(_run(channel, duty)))
 

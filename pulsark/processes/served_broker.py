@@ -172,6 +172,7 @@ class ServedBroker:
                 logins=broker.logins,
                 authorization=broker.authorization,
                 audit=broker.audit,
+                slots=broker.connections.slots,
             ),
         )
         urls = await self._open_ports(server, admin, flight, broker.audit)

@@ -11,16 +11,20 @@ import logging
 from typing import TYPE_CHECKING
 
 from pulsark.config.addresses import listening
+from pulsark.security.connection_slots import NO_DESCRIPTOR
 from pulsark.security.limits import (
     ACCEPT_PAUSE_SECONDS,
     LISTEN_BACKLOG,
     REFUSED_PAUSE_SECONDS,
     REFUSED_PER_TURN_MAX,
+    STRANGERS_RELIEVED_PAUSE_SECONDS,
 )
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
+
+    from pulsark.security.connection_slots import ConnectionSlots
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +32,18 @@ log = logging.getLogger(__name__)
 class Acceptor:
     """Listening sockets, which other processes may share. Use it on the event loop."""
 
-    def __init__(self, take: Callable[[socket.socket, str], bool], per_turn: int) -> None:
+    def __init__(
+        self,
+        take: Callable[[socket.socket, str], bool],
+        per_turn: int,
+        slots: ConnectionSlots | None = None,
+    ) -> None:
         """``take`` gets each client's non-blocking socket and address.
 
-        It returns whether it serves the client; if not, it has closed the socket.
+        It returns whether it serves the client; if not, it has closed the socket. ``slots`` are
+        those of the process, and make room when it has no descriptor left.
         """
+        self._slots = slots
         self._take = take
         self._per_turn = per_turn
         self._loop = asyncio.get_running_loop()
@@ -75,9 +86,8 @@ class Acceptor:
                 client, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 break  # all are accepted, maybe by another process
-            except OSError as error:  # no free descriptor for example: try again in a while
-                log.warning("cannot accept clients, trying again in a second: %s", error)
-                self._pause(ACCEPT_PAUSE_SECONDS)
+            except OSError as error:
+                self._accept_failed(error)
                 return
             client.setblocking(False)
             if self._take(client, str(address[0])):
@@ -86,6 +96,17 @@ class Acceptor:
                 refused += 1
         if refused:
             self._pause(REFUSED_PAUSE_SECONDS)
+
+    def _accept_failed(self, error: OSError) -> None:
+        if error.errno in NO_DESCRIPTOR and self._slots is not None and self._slots.strangers:
+            log.warning(
+                "no file descriptor is left: closing connections without a login: %s", error
+            )
+            self._slots.relieve()
+            self._pause(STRANGERS_RELIEVED_PAUSE_SECONDS)
+            return
+        log.warning("cannot accept clients, trying again in a second: %s", error)
+        self._pause(ACCEPT_PAUSE_SECONDS)
 
     def _pause(self, seconds: float) -> None:
         for one in self._listeners:

@@ -98,6 +98,16 @@ REFUSED_PAUSE_SECONDS = 0.01
 ACCEPT_PAUSE_SECONDS = 1.0
 """Pause after a connection could not be accepted, because no descriptor is free for example."""
 
+DESCRIPTORS_RESERVED_MAX = 1024
+"""File descriptors that connections leave to storage and to the process's own calls; a third of a
+small limit."""
+
+STRANGERS_RELIEVED = 32
+"""Connections without a login that are closed when no descriptor is left to accept another."""
+
+STRANGERS_RELIEVED_PAUSE_SECONDS = 0.05
+"""Pause until the next attempt then: the closed ones give their descriptors back meanwhile."""
+
 # -- TLS -------------------------------------------------------------------------------------
 
 TLS_HANDSHAKE_SECONDS = 10.0

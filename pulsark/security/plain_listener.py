@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
+    from pulsark.security.connection_slots import ConnectionSlots
     from pulsark.security.trials import Trial
 
     Protocol = asyncio.Protocol | asyncio.BufferedProtocol
@@ -31,12 +32,13 @@ class PlainListener:
         self,
         protocol: Callable[[Trial | None], Protocol],
         begin_trial: Callable[[str], Trial | None] | None = None,
+        slots: ConnectionSlots | None = None,
     ) -> None:
         """``protocol`` gets the client's trial, if its address is on trial."""
         self._protocol = protocol
         self._begin_trial = begin_trial
         self._loop = asyncio.get_running_loop()
-        self._acceptor = Acceptor(self.take, ACCEPTS_PER_TURN_MAX)
+        self._acceptor = Acceptor(self.take, ACCEPTS_PER_TURN_MAX, slots)
         self._attaching: set[asyncio.Task[None]] = set()
 
     def listen(self, hosts: Sequence[str], port: int, key: str) -> int:

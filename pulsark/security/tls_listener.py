@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pulsark.errors import CrowdedOutError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Sequence
 
+    from pulsark.security.connection_slots import ConnectionSlots
     from pulsark.security.trials import Trial
 
     Protocol = asyncio.Protocol | asyncio.BufferedProtocol
@@ -51,13 +53,15 @@ class TlsListener:
         self,
         protocol: Callable[[Trial | None], Protocol],
         begin_trial: Callable[[str], Trial | None] | None = None,
+        slots: ConnectionSlots | None = None,
     ) -> None:
         """``protocol`` gets the client's trial, if its address is on trial."""
         self._protocol = protocol
         self._begin_trial = begin_trial
         self._loop = asyncio.get_running_loop()
         self._context: ssl.SSLContext
-        self._acceptor = Acceptor(self._take, TLS_ACCEPTS_PER_TURN_MAX)
+        self._acceptor = Acceptor(self._take, TLS_ACCEPTS_PER_TURN_MAX, slots)
+        self._slots = slots
         self._shaking: Counter[str] = Counter()
         self._tasks: dict[asyncio.Task[None], _Handshake] = {}
         """Handshakes under way, the oldest first."""
@@ -104,6 +108,13 @@ class TlsListener:
         task = self._loop.create_task(self._shake_hands(client, host, trial))
         self._tasks[task] = _Handshake(host, self._loop.time())
         task.add_done_callback(self._ended)
+        if self._slots is not None:
+            # The protocol takes a slot of its own once the handshake is done.
+            slot = self._slots.take(partial(self._loop.call_soon_threadsafe, task.cancel))
+            if slot is None:
+                task.cancel()
+            else:
+                task.add_done_callback(lambda _: slot.leave())
         return True
 
     def _has_room(self, host: str) -> bool:

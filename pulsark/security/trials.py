@@ -10,7 +10,7 @@ places are free.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pulsark.errors import CrowdedOutError
 from pulsark.security.limits import TRIALS_MAX
@@ -22,8 +22,8 @@ class Trial:
 
     __slots__ = ("_network", "_trials")
 
-    def __init__(self, trials: Trials, network: str) -> None:
-        self._trials: Trials | None = trials
+    def __init__(self, trials: Trials | None, network: str) -> None:
+        self._trials = trials
         self._network = network
 
     @property
@@ -36,6 +36,10 @@ class Trial:
         if self._trials is not None:
             self._trials.give_back(self._network, now)
             self._trials = None
+
+
+PROBES_ONLY: Final = Trial(None, "")
+"""Of a client whose address has no place left: it may ask how the broker is, and nothing else."""
 
 
 class _Places(NamedTuple):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pulsark.admin.http.broker_calls import CALL
 from pulsark.admin.http.errors import refuse
-from pulsark.admin.http.requests import CERTIFICATE, TLS_PEER, TRIAL
+from pulsark.admin.http.requests import CERTIFICATE, SLOT, TLS_PEER, TRIAL
 from pulsark.config.settings import Settings
 from pulsark.security.logins import Logins
 from pulsark.security.provider import LoginError
@@ -33,6 +35,8 @@ class LoginGate:
         state = scope.get("state", {})
         if scope["path"] in self._open or CALL in state:
             self._logins.pass_trial(state.get(TRIAL))
+            if CALL in state:
+                _known(state)
         else:
             pairs: list[tuple[bytes, bytes]] = scope["headers"]
 
@@ -54,5 +58,12 @@ class LoginGate:
             except LoginError:
                 await refuse(send, 401, REFUSED)
                 return
+            _known(state)
             state = {**state, "principal": found}
         await self._app({**scope, "state": state}, receive, send)
+
+
+def _known(state: Any) -> None:
+    slot = state.get(SLOT)
+    if slot is not None:
+        slot.log_in()

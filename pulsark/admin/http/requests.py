@@ -33,6 +33,7 @@ CERTIFICATE = "certificate"
 TLS_PEER = "tls"
 """Where it has what an audit notes of a connection over TLS."""
 TRIAL = "trial"
+SLOT = "slot"
 """Where it has the trial of its connection, if its address was on trial."""
 
 

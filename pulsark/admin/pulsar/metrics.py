@@ -267,6 +267,12 @@ def _broker_samples(broker: Broker, everything: Sums) -> Iterator[Sample]:
         yield f"pulsar_broker_{name}", (), everything.numbers.get(name, 0)
     where = (("broker", broker.settings.advertisedAddress), ("metric", "broker_connection"))
     yield "pulsar_active_connections", where, len(broker.connections)
+    slots = broker.connections.slots
+    yield "pulsark_connection_descriptors", (), slots.taken
+    yield "pulsark_connection_descriptors_max", (), slots.most
+    yield "pulsark_connections_without_login", (), slots.strangers
+    yield "pulsark_connections_evicted_total", (), slots.evicted
+    yield "pulsark_connections_refused_total", (), slots.refused
     yield "pulsar_broker_throttled_connections", (), broker.publish_rates.held
     buffer = broker.publish_buffer
     yield "pulsar_broker_throttled_connections_global_limit", (), buffer.waiting

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, cast
 
 from pulsark.dispatch.connection import notices
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.connection.login import Login
+    from pulsark.security.connection_slots import Slot
     from pulsark.security.peer import TlsPeer
     from pulsark.security.principal import Origin, Principal
     from pulsark.security.trials import Trial
@@ -63,6 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         self.address = "/local"
         self.handshake = Handshake(self.settings)
         self.opened = Opened()
+        self._slot: Slot | None = None
         self.login: Login | None = None
         """Only with authentication."""
         self._handlers = handlers
@@ -128,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(peer, tuple):
             self.host, self.address = peer[0], f"/{peer[0]}:{peer[1]}"
         self._make_parts()
-        refused = self.broker.connections.add(self)
+        refused = self._take_place()
         if refused is not None:
             complaints = self.broker.connections.complaints
             complaints.note("%s: connection refused: %s", self.address, refused)
@@ -137,6 +139,16 @@ class Connection(asyncio.BufferedProtocol):
             error = ClientError(ServerError.NotAllowedError, refused)
             self.output.send(notices.request_error(notices.NO_REQUEST, error))
             self.close()
+
+    def _take_place(self) -> str | None:
+        """Count among the broker's connections; returns why it is refused, if it is."""
+        connections = self.broker.connections
+        loop = asyncio.get_running_loop()
+        close = partial(loop.call_soon_threadsafe, self._transport.abort)
+        self._slot = connections.slots.take(close)
+        if self._slot is None:
+            return "The broker has no file descriptor left for another connection"
+        return connections.add(self)
 
     def _make_parts(self) -> None:
         """Later parts use earlier ones."""
@@ -183,6 +195,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         self._leave()
+        if self._slot is not None:
+            self._slot.leave()
         self.output.drop()
         self.keep_alive.stop()
 
@@ -190,6 +204,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connected(self) -> None:
         """The client is let in."""
+        self.broker.connections.logged_in(self)
+        if self._slot is not None:
+            self._slot.log_in()
         self.output.send(self.handshake.answer())
         self.turns.set_max_frame_size(self.settings.maxMessageSize + FRAME_OVERHEAD_BYTES)
 

@@ -28,7 +28,7 @@ class Server:
         self._broker = broker
         self._handlers = handlers_of(broker)
         self._begin_trial = None if broker.logins is None else broker.logins.begin_trial
-        self._plain = PlainListener(self._connect, self._begin_trial)
+        self._plain = PlainListener(self._connect, self._begin_trial, broker.connections.slots)
         self._over_tls: TlsListener | None = None
         self._shared: SharedClients | None = None
         self._revocation: Revocation | None = None
@@ -51,7 +51,9 @@ class Server:
         """The same for clients over TLS."""
         from pulsark.security.tls_listener import TlsListener  # for those who need it
 
-        self._over_tls = TlsListener(self._connect, self._begin_trial)
+        self._over_tls = TlsListener(
+            self._connect, self._begin_trial, self._broker.connections.slots
+        )
         if self._broker.audit is not None:
             self._over_tls.told = partial(self._broker.audit.certificate_refused, "binary")
         return self._over_tls.listen(hosts, port, "brokerServicePortTls", context)
@@ -60,7 +62,7 @@ class Server:
         """Accept clients of a port at which other brokers answer, too."""
         from pulsark.dispatch.connection.shared_port import SharedClients  # for those who need it
 
-        self._shared = SharedClients(port, self._plain.take)
+        self._shared = SharedClients(port, self._plain.take, self._broker.connections.slots)
 
     def share_tls(self, listeners: Sequence[socket.socket]) -> None:
         """The same over TLS; such a client stays at the broker that accepted it."""

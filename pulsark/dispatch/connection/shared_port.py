@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from pulsark.dispatch.handover.sender import SocketSender
+    from pulsark.security.connection_slots import ConnectionSlots
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +40,17 @@ class SharedPort:
 class SharedClients:
     """Serves those that want this broker, and passes on all others."""
 
-    def __init__(self, port: SharedPort, take: Callable[[socket.socket, str], bool]) -> None:
+    def __init__(
+        self,
+        port: SharedPort,
+        take: Callable[[socket.socket, str], bool],
+        slots: ConnectionSlots,
+    ) -> None:
         """``take`` serves a client of an address."""
         self._port = port
         self._take = take
         self._mine = {split_address(url) for url in port.urls} - {None}
-        self._lobby = Lobby(port.listeners, self._serve, self._give)
+        self._lobby = Lobby(port.listeners, self._serve, self._give, slots)
         self._receiver: Receiver | None = None
 
     def open(self) -> None:

@@ -26,6 +26,7 @@ from pulsark.dispatch.spark.flight_requests import PREFACE
 from pulsark.dispatch.spark.flight_tls import HELLO
 from pulsark.limits import FLIGHT_LOBBY_MAX, FLIGHT_PREFACE_SECONDS
 from pulsark.runtime import Clock, SystemClock
+from pulsark.security.connection_slots import NO_DESCRIPTOR
 
 if TYPE_CHECKING:
     import ssl
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.spark.flight_server import EntryFlightServer
     from pulsark.security.audit.audit import Audit
     from pulsark.security.authorization import AuthorizationProvider
+    from pulsark.security.connection_slots import ConnectionSlots
     from pulsark.security.logins import Logins
     from pulsark.wire.position import Position
 
@@ -89,6 +91,7 @@ class FlightListener:
         logins: Logins | None = None,
         authorization: AuthorizationProvider | None = None,
         audit: Audit | None = None,
+        slots: ConnectionSlots | None = None,
     ) -> None:
         """``most`` connections at a time, ``most_of_host`` (0: as many) of one address.
 
@@ -97,6 +100,7 @@ class FlightListener:
         With ``logins`` each call has to bring credentials, and ``authorization`` decides what
         may be read with them.
         """
+        self._slots = slots
         self._logins = logins
         self._authorization = authorization
         self._audit = audit
@@ -110,7 +114,12 @@ class FlightListener:
         self._asleep, self._wake = socket.socketpair()
         """What sleeps over the first of them wakes when the second is closed."""
         self._relays = Relays(
-            most, most_of_host, self._now, most_calls=most_calls, logins=logins is not None
+            most,
+            most_of_host,
+            self._now,
+            most_calls=most_calls,
+            logins=logins is not None,
+            slots=slots,
         )
         self._numbers = count(1)
 
@@ -171,7 +180,9 @@ class FlightListener:
     ) -> None:
         """Let clients in, and those through that speak HTTP/2, or TLS where that is wanted."""
         begin = PREFACE if context is None else HELLO
-        lobby = SilentClients(FLIGHT_LOBBY_MAX, FLIGHT_PREFACE_SECONDS, self._now, begin)
+        lobby = SilentClients(
+            FLIGHT_LOBBY_MAX, FLIGHT_PREFACE_SECONDS, self._now, begin, self._slots
+        )
         with selector:
             while not self._closing.is_set():
                 for key, _ in selector.select(_LOBBY_ROUND_SECONDS if lobby else None):
@@ -194,6 +205,8 @@ class FlightListener:
             client, _ = listener.accept()
         except OSError as error:
             # Without a free descriptor for example; or the listener was closed.
+            if self._slots is not None and error.errno in NO_DESCRIPTOR:
+                self._slots.relieve()
             if not self._closing.wait(_LOBBY_ROUND_SECONDS):
                 log.warning("flight: cannot accept clients: %s", error)
             return

@@ -79,5 +79,5 @@ class FlightLogins:
         except TimeoutError:
             asked.cancel()
             raise fl.FlightUnavailableError("the login takes too long") from None
-        relay.logged_in = True
+        relay.known()
         return found if relay.tls is None else replace(found, tls=relay.tls)

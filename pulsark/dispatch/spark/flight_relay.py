@@ -13,6 +13,7 @@ import logging
 import socket
 import threading
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from pulsark.dispatch.spark.flight_buffers import CopyBuffer
@@ -33,12 +34,15 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Sequence
 
+    from pulsark.security.connection_slots import ConnectionSlots, Slot
     from pulsark.security.peer import TlsPeer
 
 log = logging.getLogger(__name__)
 
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 _UNANSWERED_MS = 120_000
+DESCRIPTORS_OF_RELAY = 3
+"""The client's socket, and both ends of the connection to the server."""
 
 
 def shut(connection: socket.socket) -> None:
@@ -52,14 +56,20 @@ class SilentClients:
     """Clients that have connected and said nothing yet, the oldest first. For one thread."""
 
     def __init__(
-        self, most: int, seconds: float, now: Callable[[], float], begin: bytes = PREFACE
+        self,
+        most: int,
+        seconds: float,
+        now: Callable[[], float],
+        begin: bytes = PREFACE,
+        slots: ConnectionSlots | None = None,
     ) -> None:
         """``begin``: what a client sends first."""
         self._begin = begin
         self._most = most
         self._seconds = seconds
         self._now = now
-        self._waiting: dict[socket.socket, float] = {}
+        self._slots = slots
+        self._waiting: dict[socket.socket, tuple[float, Slot | None]] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -72,13 +82,17 @@ class SilentClients:
         gone = []
         while len(self._waiting) >= self._most:
             gone.append(next(iter(self._waiting)))
-            del self._waiting[gone[-1]]
-        self._waiting[client] = self._now() + self._seconds
+            self._forget(gone[-1])
+        # One whose slot is taken away becomes readable, and does not begin as it has to.
+        slot = self._slots.take(partial(shut, client)) if self._slots is not None else None
+        if slot is None and self._slots is not None:
+            shut(client)
+        self._waiting[client] = self._now() + self._seconds, slot
         return gone
 
     def leave(self, client: socket.socket) -> bool:
         """Whether a client that is readable begins as it has to. It waits no more."""
-        self._waiting.pop(client, None)
+        self._forget(client)
         try:
             spoken = client.recv(len(PREFACE), socket.MSG_PEEK)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
@@ -90,16 +104,22 @@ class SilentClients:
     def late(self) -> list[socket.socket]:
         """Take out and return the clients that have waited for too long."""
         now = self._now()
-        gone = [client for client, end in self._waiting.items() if end <= now]
+        gone = [client for client, (end, _) in self._waiting.items() if end <= now]
         for client in gone:
-            del self._waiting[client]
+            self._forget(client)
         return gone
 
     def clear(self) -> list[socket.socket]:
         """Empty the lobby; returns its clients."""
         gone = list(self._waiting)
-        self._waiting.clear()
+        for client in gone:
+            self._forget(client)
         return gone
+
+    def _forget(self, client: socket.socket) -> None:
+        _, slot = self._waiting.pop(client, (0.0, None))
+        if slot is not None:
+            slot.leave()
 
 
 class Rival(Protocol):
@@ -114,13 +134,13 @@ class Rival(Protocol):
 R = TypeVar("R", bound=Rival)
 
 
-def whom_to_cut(rivals: Sequence[R], host: str, now: float, *, logins: bool) -> R | None:
+def whom_to_cut(rivals: Sequence[R], host: str, now: float) -> R | None:
     """Who goes for a client of this address, if anybody does; ``rivals`` are in order of age.
 
-    First those who have not logged in, where that is wanted: of the network that has most of
-    them the oldest one, so that no flood keeps others out. Else who has been silent for long.
+    First those who have not logged in: of the network that has most of them the oldest one, so
+    that no flood keeps others out. Else who has been silent for long.
     """
-    strangers = [rival for rival in rivals if not rival.logged_in] if logins else []
+    strangers = [rival for rival in rivals if not rival.logged_in]
     if strangers:
         counts = Counter(network_of(rival.host) for rival in strangers)
         oldest = max(strangers, key=lambda rival: counts[network_of(rival.host)])
@@ -147,11 +167,18 @@ class Relay:
         self.tls: TlsPeer | None = None
         """How the client's connection is secured, if it is."""
         self.logged_in = False
-        """Whether a call of the client was let in."""
+        """Whether a call of the client was let in, or made where nobody has to log in."""
+        self.slot: Slot | None = None
         self.begun = self.heard_at = begun
         self.name = name_of(str(backend.getsockname()))
         """How the server knows this connection."""
         self._requests = FlightRequests()
+
+    def known(self) -> None:
+        """The client has logged in, or need not: other connections do not take its place."""
+        self.logged_in = True
+        if self.slot is not None:
+            self.slot.log_in()
 
     @property
     def calls(self) -> int:
@@ -199,8 +226,10 @@ class Relays:
         *,
         most_calls: int = 512,
         logins: bool = False,
+        slots: ConnectionSlots | None = None,
     ) -> None:
         """``most_of_host`` is for one address; 0: no limit. With ``logins`` clients log in."""
+        self._slots = slots
         self._calls: Calls[Relay] = Calls(most_calls)
         self._most = most
         self._logins = logins
@@ -314,6 +343,8 @@ class Relays:
         self._count_calls(relay)
 
     def _count_calls(self, relay: Relay) -> None:
+        if relay.calls and not (self._logins or relay.logged_in):
+            relay.known()
         cut = self._calls.count(relay)
         if cut is not None:
             log.info("flight: closing the connection of %s: too many calls are under way", cut.host)
@@ -369,11 +400,13 @@ class Relays:
         relay.certificate, relay.tls = certificate, tls
         with contextlib.suppress(OSError):  # the client is gone
             relay.port = client.getpeername()[1]
+        if self._slots is not None:
+            relay.slot = self._slots.take(relay.cut, DESCRIPTORS_OF_RELAY)
         with self._lock:
             self._open[relay] = None
             self._by_name[relay.name] = relay
             closed = self._closed
-        if closed:
+        if closed or (self._slots is not None and relay.slot is None):
             relay.cut()
         return relay
 
@@ -394,7 +427,7 @@ class Relays:
                 self._of_host[host] += not self._closed
                 return not self._closed
             rivals = [r for r in self._open if not of_host or r.host == host]
-            leaving = whom_to_cut(rivals, host, self._now(), logins=self._logins)
+            leaving = whom_to_cut(rivals, host, self._now())
             if leaving is None:
                 self._refusals.note(
                     "flight: refused %s: all %d connections are in use", host, taken
@@ -448,6 +481,8 @@ class Relays:
                 self._of_host[relay.host] -= 1
                 self._of_host += Counter()  # without those that have none
             del self._by_name[relay.name]
+        if relay.slot is not None:
+            relay.slot.leave()
         self._calls.forget(relay)
         relay.client.close()
         relay.backend.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 import subprocess
@@ -15,11 +16,12 @@ import pytest
 from pulsark.admin import server as server_module
 from pulsark.admin.app import RawPaths
 from pulsark.admin.http.errors import refuse
-from pulsark.admin.server import AdminServer
+from pulsark.admin.server import AdminServer, is_probe
 from pulsark.config.settings import Settings
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.errors import ConfigError
+from pulsark.limits import HTTP_LOBBY_MIN
 from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.runtime import Clock, Runtime, SystemClock
 from pulsark.storage.ledger.manager import LedgerManager
@@ -332,19 +334,50 @@ def test_a_program_without_its_sources_serves_as_well(monkeypatch: pytest.Monkey
     test_requests_on_one_connection()
 
 
-def test_too_many_connections_are_refused() -> None:
+def test_at_the_limit_an_idle_connection_makes_room() -> None:
     async def check(port: int, server: AdminServer) -> None:
-        first = await connect(port)
-        first[1].write(GET)
-        assert (await response(first[0]))[0] == 200
-        second = await connect(port)
-        assert (await response(second[0]))[0] == 503
-        assert await second[0].read() == b""
-        first[1].close()
-        await first[1].wait_closed()
-        second[1].close()
+        idle, next_one = await connect(port), await connect(port)
+        idle[1].write(GET)
+        assert (await response(idle[0]))[0] == 200
+        next_one[1].write(GET)
+        assert (await response(next_one[0]))[0] == 200
+        with contextlib.suppress(ConnectionError):
+            assert await idle[0].read() == b""
+        idle[1].close()
+        next_one[1].close()
 
     on_port(check, maxHttpServerConnections=1)
+
+
+@pytest.mark.parametrize(
+    ("head", "probes"),
+    [
+        (b"GET /status.html HTTP/1.1\r\n", True),
+        (b"HEAD /status.html HTTP/1.1\r\n", True),
+        (b"GET /admin/v2/brokers/health?topicVersion=V2 HTTP/1.1\r\n", True),
+        (b"GET /metrics/ HTTP/1.1\r\n", True),
+        (b"PUT /status.html HTTP/1.1\r\n", False),
+        (b"GET /admin/v2/tenants HTTP/1.1\r\n", False),
+        (b"GET /status.html/../admin HTTP/1.1\r\n", False),
+        (b"", False),
+    ],
+)
+def test_probes_are_known_by_their_first_line(head: bytes, probes: bool) -> None:
+    assert is_probe(head) is probes
+
+
+def test_half_open_connections_do_not_shut_the_port() -> None:
+    async def check(port: int, server: AdminServer) -> None:
+        half = [await connect(port) for _ in range(HTTP_LOBBY_MIN + 40)]
+        for _, writer in half:
+            writer.write(b"GET /status.html HTTP/1.1\r\n")
+        asking = await connect(port)
+        asking[1].write(GET)
+        assert (await response(asking[0]))[0] == 200
+        for _, writer in (*half, asking):
+            writer.close()
+
+    on_port(check, maxHttpServerConnections=20)
 
 
 def test_closing_ends_open_connections() -> None:

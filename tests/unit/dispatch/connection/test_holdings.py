@@ -256,9 +256,21 @@ async def test_connections_are_counted_in_all_and_by_address(broker) -> None:
     assert len(broker.broker.connections) == 2
 
 
+@scenario(brokerMaxConnections=2)
+async def test_the_oldest_connection_without_connect_makes_room(broker) -> None:
+    known, silent = Client(broker), Client(broker, handshake=False)
+    await known.take(Command.CONNECTED)
+    third = Client(broker)
+    await third.take(Command.CONNECTED)
+    assert silent.transport.closed
+    assert not known.transport.closed
+    refused = Client(broker, handshake=False)
+    assert (await refused.take(Command.ERROR)).error.message.startswith("Reached the maximum")
+
+
 @scenario(brokerMaxConnectionsPerIp=1)
 async def test_refused_connections_fill_no_log(broker, caplog: pytest.LogCaptureFixture) -> None:
-    Client(broker)
+    await Client(broker).take(Command.CONNECTED)
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
             Client(broker, handshake=False)

@@ -22,8 +22,8 @@ class Connected:
     heard_at: float = NOW
 
 
-def cut(rivals: list[Connected], host: str = OTHER, *, logins: bool = True) -> int | None:
-    found = whom_to_cut(rivals, host, NOW, logins=logins)
+def cut(rivals: list[Connected], host: str = OTHER) -> int | None:
+    found = whom_to_cut(rivals, host, NOW)
     return None if found is None else [rival is found for rival in rivals].index(True)
 
 
@@ -44,16 +44,11 @@ def test_two_who_log_in_do_not_cut_each_other() -> None:
     assert cut([*known, Connected(ONE, OLD)], OTHER) == 5
 
 
-@pytest.mark.parametrize("logins", [False, True])
-def test_else_who_has_been_silent_for_long(logins: bool) -> None:
+def test_else_who_has_been_silent_for_long() -> None:
     known = [Connected(FLOOD, OLD, True, NOW - age) for age in (1, FLIGHT_IDLE_SECONDS, 2)]
-    assert cut(known, logins=logins) == 1
-    assert cut([known[0], known[2]], logins=logins) is None
-    assert cut([], logins=logins) is None
-
-
-def test_where_nobody_logs_in_nobody_is_a_stranger() -> None:
-    assert cut([Connected(FLOOD, OLD)] * 100, logins=False) is None
+    assert cut(known) == 1
+    assert cut([known[0], known[2]]) is None
+    assert cut([]) is None
 
 
 def test_a_network_counts_as_one() -> None:
