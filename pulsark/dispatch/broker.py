@@ -179,6 +179,7 @@ class Broker:
         self.subscribing = Subscribing(settings, self.clock, self.creation, self.schema_admission)
         self.rates = Rates(self.clock, self.run_queue, self.topics)
         self.stats = Stats(self.clock, self.rates, self.ownership)
+        self.stats.sealing_of = self.sealing.shown
         self.bundle_loads = BundleLoads(self.resources.namespaces, self.topics, self.rates)
         self.bundle_split.weight = self.bundle_loads.weight
         self.load_reports = LoadReports(

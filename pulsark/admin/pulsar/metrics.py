@@ -290,6 +290,12 @@ def _broker_samples(broker: Broker, everything: Sums) -> Iterator[Sample]:
     for topic in broker.tables.changed():
         labels = (("namespace", TopicName.parse(topic).namespace_name), ("topic", topic))
         yield "pulsark_table_changed_by_others", labels, 1
+    processes = broker.tables.processes
+    yield "pulsark_payloads_kept_raw_total", (("reason", "bounds"),), processes.refused.total
+    for base, apart in processes.apart.all():
+        labels = (("namespace", base.namespace_name), ("topic", str(base)))
+        yield "pulsark_sealing_ended_processes_total", labels, apart.deaths
+        yield "pulsark_sealed_apart", labels, 1
     for kind, uses in (
         ("tenant", broker.storage_quotas.tenants),
         ("namespace", broker.storage_quotas.namespaces),

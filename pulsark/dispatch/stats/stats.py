@@ -26,7 +26,7 @@ from pulsark.limits import LEDGERS_PER_TURN_MAX
 from pulsark.wire.position import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.model.interfaces import AnySubscription, AnyTopic
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.subscription.subscription import Subscription
     from pulsark.dispatch.topics.ownership import Ownership
     from pulsark.runtime import Clock
+    from pulsark.wire.topic_name import TopicName
 
 Json = dict[str, Any]
 
@@ -85,6 +86,8 @@ class Stats:
         self.rates = rates
         self._clock = clock
         self._ownership = ownership
+        self.sealing_of: Callable[[TopicName], Json] = lambda base: {}
+        """What is unusual about the sealing of a topic."""
 
     # -- topics ----------------------------------------------------------------------------
 
@@ -156,6 +159,7 @@ class Stats:
                 "lastCompactionDurationTimeInMills": topic.compaction.duration_ms,
             },
             "ownerBroker": urlsplit(self._ownership.web_url).netloc,
+            **self.sealing_of(topic.name.base),
         } | ({} if topic.topic_epoch is None else {"topicEpoch": topic.topic_epoch})
 
     def _oldest(self, topic: AnyTopic) -> Json:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 from pulsark.dispatch.loop.chores import Chore
 from pulsark.dispatch.tables.apart_sealing import ApartSealing
@@ -203,6 +204,20 @@ class Sealing:
             size += sum(file.size for file in sealed.files)
         return TableState(record.roots, files, rows, size, record.others)
 
+    def shown(self, base: TopicName) -> dict[str, Any]:
+        """Return what statistics say of a topic's sealing, if there is anything unusual."""
+        shown: dict[str, Any] = {}
+        if refused := self._tables.processes.refused.of(str(base)):
+            shown["payloadsBeyondBounds"] = refused
+        if base in self.apart:
+            found = self.apart.get(base)
+            shown["apart"] = True
+            if found is not None:
+                shown["reason"] = found.reason
+                shown["endedProcesses"] = found.deaths
+                shown["retryInSeconds"] = math.ceil(self.apart.seconds_to_wait(base))
+        return {"sealing": shown} if shown else {}
+
     def start(self) -> None:
         """Begin with what is done once. The rest is a chore."""
         if self.repairs.adopts:
@@ -350,14 +365,21 @@ class Sealing:
 
     # -- sealing ---
 
-    async def seal(self, base: TopicName, topics: list[Topic], *, everything: bool = False) -> None:
+    async def seal(
+        self,
+        base: TopicName,
+        topics: list[Topic],
+        *,
+        everything: bool = False,
+        again: bool = True,
+    ) -> None:
         """Seal what is due of the given partitions of a topic; or all that there is.
 
         Entries are in the table and released by the journal when this returns. ``StorageError``
         or ``MetadataError``: not all of them yet.
 
-        ``SealedApartError``: the topic made trouble, and rounds do not wait for it any more; or it
-        ended a process not long ago.
+        ``SealedApartError``: the topic made trouble, or ended a process not long ago. When all is
+        to be sealed, that is tried ``again`` apart.
         """
         was_apart, deaths = base in self.apart, self.apart.deaths(base)
         if (seconds := self.apart.seconds_to_wait(base)) > 0:
@@ -367,7 +389,7 @@ class Sealing:
         try:
             await self._seal_exclusively(base, topics, everything)
         except SealedApartError:
-            if was_apart or not everything:
+            if was_apart or not (everything and again):
                 raise
             await self.seal(base, topics, everything=True)
         finally:
@@ -375,6 +397,15 @@ class Sealing:
                 await self.apart.sealed(base, deaths)
             else:
                 await self.apart.store(base)
+
+    async def seal_unloaded(self, topic: Topic) -> None:
+        """Seal all that a topic has, unless it is sealed apart: then that comes later."""
+        base = topic.name.base
+        if base in self.apart:
+            seal = partial(self.seal, base, [topic], everything=True)
+            self._apart_sealing.offer(base, "seal", seal)
+        else:
+            await self.seal(base, [topic], everything=True, again=False)
 
     async def _seal_exclusively(
         self, base: TopicName, topics: list[Topic], everything: bool

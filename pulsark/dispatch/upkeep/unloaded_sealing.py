@@ -55,4 +55,4 @@ class UnloadedSealing:
 
     async def attend(self, topic: Topic) -> None:
         """Seal all that the topic has."""
-        await self._sealing.seal(topic.name.base, [topic], everything=True)
+        await self._sealing.seal_unloaded(topic)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from pulsark.rows.arrow.arrays import Ints, cells_of, slices
 from pulsark.rows.values.avro import avro_codec
+from pulsark.rows.values.bounds import Bounds
 from pulsark.rows.values.json_form import JsonForm
 from pulsark.rows.values.json_values import JsonCodec
 from pulsark.rows.values.primitives import (
@@ -105,6 +106,14 @@ def form_of(codec: Codec) -> dict[str, Any] | None:
     if isinstance(codec, PairCodec):
         return {"key": form_of(codec.key), "value": form_of(codec.value)}
     return None
+
+
+def refused(codec: Codec) -> int:
+    """Return how many payloads a codec has refused because they were beyond its bounds."""
+    if isinstance(codec, PairCodec):
+        return refused(codec.key) + refused(codec.value)
+    bounds = getattr(codec, "bounds", None)
+    return bounds.refused if isinstance(bounds, Bounds) else 0
 
 
 class PairCodec:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsark.errors import CorruptEntryError
-from pulsark.rows.values.codec import Codec, codec_of, form_of, learn
+from pulsark.rows.values.codec import Codec, codec_of, form_of, learn, refused
 from pulsark.rows.values.types import arrow_type, fit, holds, spread
 from pulsark.schemas.definition import SchemaError
 from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
@@ -41,6 +41,11 @@ class ValueColumn:
     def fresh(self) -> ValueColumn:
         """For another file: nothing learned yet."""
         return ValueColumn(self._schemas)
+
+    @property
+    def refused(self) -> int:
+        """Payloads so far that have no value because they are beyond the bounds."""
+        return sum(map(refused, self._codecs.values()))
 
     def decode(self, payloads: pa.Array, versions: pa.Array) -> pa.Array:
         """Values alone, null where there is none; of each row by the version that it carries."""

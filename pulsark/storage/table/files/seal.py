@@ -33,7 +33,7 @@ from pulsark.storage.table.files.statistics import Leaf, file_statistics
 from pulsark.wire.entry import checksum_ok
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pulsark.runtime import AppendFile
     from pulsark.schemas.value_schemas import ValueSchemas
@@ -98,6 +98,7 @@ def seal(
     roots_needed: int = 1,
     values: ValueSchemas | None = None,
     as_sent: bool = False,
+    on_refused: Callable[[int], None] | None = None,
 ) -> list[DataFile]:
     """Write consecutive entries of one ledger, in order, to every directory of its table.
 
@@ -105,6 +106,7 @@ def seal(
     files; without them values are bytes, for a table whose values are.
     Each file is synced, read back and compared on ``roots_needed`` directories at least; one
     that fails meanwhile is left out with a warning, and gets its files from another one later.
+    ``on_refused`` is told how many payloads have no value because they are beyond the bounds.
     With ``as_sent`` nothing is taken apart: each entry is one row with its bytes.
     ``nonce`` makes the names differ from those of any other attempt. Raises ``CorruptEntryError``
     for an entry that fails its checksum, ``StorageError`` for a gap, ``OSError``.
@@ -120,6 +122,8 @@ def seal(
     except BaseException:
         sealer.abandon()
         raise
+    if on_refused is not None:
+        on_refused(sealer.refused)
     return sealer.files
 
 
@@ -137,6 +141,7 @@ class _Sealer:
         as_sent: bool,
     ) -> None:
         self.files: list[DataFile] = []
+        self.refused = 0
         self._as_sent = as_sent
         self._partition = partition
         self._ledger_id = ledger_id
@@ -206,6 +211,7 @@ class _Sealer:
         if file is not None:
             found = file.finish(self._roots_needed)
             self._directories = file.directories
+            self.refused += file.refused
             self.files.append(found)
 
     def abandon(self) -> None:
@@ -290,6 +296,11 @@ class FileWriter(io.RawIOBase):
             sorting_columns=[pq.SortingColumn(0), pq.SortingColumn(1)],
             metadata_collector=self._footers,
         )
+
+    @property
+    def refused(self) -> int:
+        """Payloads that have no value because they are beyond the bounds."""
+        return 0 if self._values is None else self._values.refused
 
     @property
     def directories(self) -> list[str]:

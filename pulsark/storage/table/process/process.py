@@ -46,7 +46,7 @@ REPLY_SECONDS = 120.0
 REPLY_RATE = 1 << 20
 """Bytes for which it has a second more, if it was told to read them by itself."""
 
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.1
 """Seconds between two looks at how much of a processor a process has taken."""
 
 DESCRIPTORS: Final = 10
@@ -86,6 +86,8 @@ class TableProcess:
         """``environment``: further variables of the process."""
         self._environment = environment or {}
         self.priority: Priority = "normal"
+        self.on_refused: Callable[[str, int], None] = lambda table, payloads: None
+        """Told of a topic's payloads that have no value because they are beyond the bounds."""
         self._busy = FairLock()
         self._overdue: Process | None = None
         """The process that was ended because it took too long."""
@@ -135,7 +137,10 @@ class TableProcess:
             "cpuSecondsMax": cpu_seconds_max,
         }
         document, _ = await self._exchange(request, entries)
-        return [DataFile.from_json(file) for file in _checked(document)["files"]]
+        files = [DataFile.from_json(file) for file in _checked(document)["files"]]
+        if refused := document.get("refused", 0):
+            self.on_refused(table, refused)
+        return files
 
     async def read(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -45,16 +46,46 @@ PATIENCE_WITH_STORES_SECONDS = 60.0
 HURRY_SECONDS = 300.0
 """Time without patience after a range that took longer."""
 
-SHARED_CPU_SECONDS = 1.0
+SHARED_CPU_SECONDS = 0.7
 SHARED_CPU_RATE = 4 << 20
 """Time of a processor that sealing a range may take in a process that all topics share, and bytes
 for which it may take a second more. Others wait meanwhile."""
+
+REFUSED_TOPICS_MAX = 10_000
+"""Most topics whose refused payloads are counted one by one."""
 
 EntriesOf = Callable[[SealRange], AsyncIterator[Entries]]
 """Gives the entries of a range in pieces, in order and without gaps."""
 
 PiecesOf = Callable[[SealRange], AsyncIterator[Piece]]
 """Gives the same pieces; some may only say where entries are."""
+
+
+class RefusedPayloads:
+    """Payloads that were kept as they were sent because they are beyond the bounds of decoding.
+
+    A payload counts whenever it is written: also when small files are merged.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._of: OrderedDict[str, int] = OrderedDict()
+
+    def add(self, topic: str, payloads: int) -> None:
+        """Count payloads of a topic; the log tells of the first."""
+        if topic not in self._of:
+            log.warning(
+                "%s: %d payloads are nested too deep or have too many values, so the table keeps "
+                "them as they were sent, in value_raw", topic, payloads,
+            )  # fmt: skip
+        self.total += payloads
+        self._of[topic] = self._of.pop(topic, 0) + payloads
+        if len(self._of) > REFUSED_TOPICS_MAX:
+            self._of.popitem(last=False)
+
+    def of(self, topic: str) -> int:
+        """Return how many payloads of a topic were refused."""
+        return self._of.get(topic, 0)
 
 
 class TableProcesses:
@@ -71,6 +102,9 @@ class TableProcesses:
         self.normal, self.reading = new_process(), new_process()
         self.patient, self.alone = new_process(), new_process()
         self.apart = apart
+        self.refused = RefusedPayloads()
+        for process in (self.normal, self.patient, self.alone):
+            process.on_refused = self.refused.add
         self.reading.priority = "urgent"
         self.patient.priority = "patient"
         self._runtime = runtime

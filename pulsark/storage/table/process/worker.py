@@ -97,6 +97,7 @@ class TableWorker:
         from pulsark.storage.table.files.seal import seal
 
         pieces = _pieces(stream)
+        refused: list[int] = []
         entries = chain.from_iterable(_entries_of(*piece, self._journals) for piece in pieces)
         try:
             files = seal(
@@ -110,11 +111,12 @@ class TableWorker:
                 roots_needed=request["rootsNeeded"],
                 values=ValueSchemas.decode(request["values"]),
                 as_sent=request.get("asSent", False),
+                on_refused=refused.append,
             )
         finally:
             for _ in pieces:
                 pass  # what is still on its way is not the next request
-        return {"files": [file.to_json() for file in files]}, []
+        return {"files": [file.to_json() for file in files], "refused": sum(refused)}, []
 
     def _begin(self, op: str) -> Reply:
         """Load most of what requests take, before the first one comes."""

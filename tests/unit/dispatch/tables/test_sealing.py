@@ -20,7 +20,12 @@ from pulsark.dispatch.tables.sealing_due import (
 from pulsark.dispatch.tables.table_waits import READ_SECONDS
 from pulsark.dispatch.tables.tidying import STAGED_MS
 from pulsark.dispatch.upkeep.unloaded_sealing import FIRST_SWEEP_SECONDS, SWEEP_SECONDS
-from pulsark.errors import StorageError, UnsealableError
+from pulsark.errors import (
+    ProcessEndedError,
+    SealedApartError,
+    StorageError,
+    UnsealableError,
+)
 from pulsark.metadata.paths import table_path
 from pulsark.metadata.records import InUseError, InvalidResourceError
 from pulsark.storage.bookie.index import Extent
@@ -671,3 +676,58 @@ async def test_folded_ledgers_that_are_done_with_are_not_looked_at_again(
         assert told
         assert min(told) >= topic.ledger.unsettled_from > 0
         assert list(map(client_view, await everything(broker))) == list(map(client_view, originals))
+
+
+@scenario(sealEnabled=True, sealFreshnessSeconds=1)
+async def test_a_topic_that_ends_the_process_delays_others_once(broker: BrokerInMemory) -> None:
+    bad, good = (TopicName.parse(f"persistent://public/{n}/t") for n in ("default", "other"))
+    await broker.broker.resources.namespaces.create("public/other")
+    processes: Any = broker.broker.tables.processes
+    deaths = 0
+
+    async def publish(number: int) -> None:
+        for name in (bad, good):
+            topic = await broker.broker.topics.load(name, create=True)
+            topic.ledger.append(entry(number), stored_entry(EARLIEST, entry(number)))
+
+    async def sealed(name: TopicName) -> int:
+        state = await broker.broker.sealing.table(name)
+        return 0 if state is None else state.rows
+
+    def dies_of(process: Any) -> None:
+        exchange = process._exchange
+
+        async def dies(request: Any, *rest: Any) -> Any:
+            nonlocal deaths
+            if request.get("table") != str(bad):
+                return await exchange(request, *rest)
+            deaths += 1
+            if process is processes.alone:
+                await asyncio.sleep(100)
+            raise ProcessEndedError("it died")
+
+        process._exchange = dies
+
+    for process in (processes.normal, processes.patient, processes.alone):
+        dies_of(process)
+    before = 0
+    for number in range(6):
+        await publish(number)
+        await asyncio.sleep(2 * CHECK_SECONDS + 1)
+        assert await sealed(good) > before, "it waits for nobody"
+        before = await sealed(good)
+    assert await sealed(bad) == 0
+    stats = broker.broker.stats.topic(await broker.broker.topics.load(bad))
+    assert stats["sealing"]["apart"]
+    assert stats["sealing"]["reason"] == "it died"
+    assert "sealing" not in broker.broker.stats.topic(await broker.broker.topics.load(good))
+    await asyncio.sleep(4000)
+    found = broker.broker.sealing.apart.get(bad)
+    assert found is not None
+    assert found.deaths <= deaths
+    assert found.in_a_row > 1
+    if not broker.broker.sealing.apart.seconds_to_wait(bad):
+        await asyncio.sleep(400)
+    topic = await broker.broker.topics.load(bad)
+    with pytest.raises(SealedApartError, match="waits"):
+        await broker.broker.sealing.seal(bad, [topic], everything=True)

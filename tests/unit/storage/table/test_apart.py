@@ -25,6 +25,7 @@ from pulsark.storage.table.process.apart import (
 )
 from pulsark.storage.table.process.fair_lock import FairLock
 from pulsark.storage.table.process.process import TableProcess
+from pulsark.storage.table.process.table_processes import RefusedPayloads
 from pulsark.wire.topic_name import TopicName
 from tests.sim.clock import SimClock
 from tests.sim.simulation import Simulation
@@ -252,3 +253,14 @@ def test_a_caller_cancelled_at_its_turn_passes_the_lock_on() -> None:
 
     with Simulation() as sim:
         sim.run(main())
+
+
+def test_refused_payloads_are_counted_and_the_log_tells_of_the_first(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refused = RefusedPayloads()
+    for _ in range(3):
+        refused.add("a", 2)
+    refused.add("b", 1)
+    assert (refused.of("a"), refused.of("b"), refused.of("c"), refused.total) == (6, 1, 0, 7)
+    assert [record.args[0] for record in caplog.records if record.args] == ["a", "b"]
