@@ -50,15 +50,16 @@ frames of bookies have beside an entry: one that does not fit would fail at all 
 HANDSHAKE_FRAME_BYTES_MAX = 64 * 1024
 """Largest frame before a client has said who it is."""
 
-COMMAND_BYTES_MAX = 1 << 20
-"""Largest command of a frame, its entry apart. Parsed, it may take thirty times its bytes."""
+FIELDS_COUNTED_BYTES = 1 << 20
+"""Commands and message metadata above this size are parsed only if they have few fields: parsed,
+each takes thirty times its bytes. The frame alone limits their size, as in Pulsar."""
+
+FIELDS_OF_LARGE_MAX = 20_000
+"""Most fields of such a command or such metadata: counting them takes ten milliseconds."""
 
 COMMAND_TEXTS_MAX = 5000
 """Most texts, or pairs of texts, in one list of a command: reading them takes three milliseconds.
 Clients send a few properties."""
-
-MESSAGE_METADATA_BYTES_MAX = 1 << 20
-"""Largest metadata of an entry, with all properties. Parsing takes as much memory again."""
 
 TOPIC_NAME_BYTES_MAX = 1024
 """Longest full name of a topic, in UTF-8."""

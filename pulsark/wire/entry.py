@@ -22,9 +22,10 @@ import google_crc32c
 from google.protobuf.message import DecodeError
 
 from pulsark.errors import ProtocolError
-from pulsark.limits import MESSAGE_METADATA_BYTES_MAX
+from pulsark.limits import FIELDS_COUNTED_BYTES, FIELDS_OF_LARGE_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.crc import crc32c_from
+from pulsark.wire.field_counts import has_more_fields
 from pulsark.wire.text_fields import as_bytes, as_text
 
 MAGIC = b"\x0e\x01"
@@ -117,7 +118,7 @@ def checked_counts(entry: bytes) -> Counts | None:
     if crc32c_from(entry, CHECKSUM_END) != checksum:
         return None
     payload_offset = 10 + size
-    if payload_offset > len(entry) or size > MESSAGE_METADATA_BYTES_MAX:
+    if payload_offset > len(entry):
         raise ProtocolError(f"Message metadata of {size} bytes in an entry of {len(entry)}")
     return _counts(entry[10:payload_offset], len(entry) - payload_offset)
 
@@ -129,6 +130,12 @@ def message_counts(entry: bytes) -> Counts:
 
 
 def _counts(head: bytes, payload_size: int) -> Counts:
+    if len(head) > FIELDS_COUNTED_BYTES and has_more_fields(
+        head, pb.MessageMetadata.DESCRIPTOR, FIELDS_OF_LARGE_MAX
+    ):
+        raise ProtocolError(
+            f"Message metadata of {len(head)} bytes with more than {FIELDS_OF_LARGE_MAX} fields"
+        )
     try:
         metadata = _parse(head)
     except DecodeError:
@@ -180,7 +187,7 @@ def _bounds(entry: bytes) -> tuple[int, int]:
     if len(entry) < start:
         raise ProtocolError(f"An entry of {len(entry)} bytes")
     size: int = _metadata_size.unpack_from(entry, start - 4)[0]
-    if start + size > len(entry) or size > MESSAGE_METADATA_BYTES_MAX:
+    if start + size > len(entry):
         raise ProtocolError(f"Message metadata of {size} bytes in an entry of {len(entry)}")
     return start, start + size
 

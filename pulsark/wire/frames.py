@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from pulsark.errors import ProtocolError
-from pulsark.limits import COMMAND_BYTES_MAX, COMMAND_TEXTS_MAX
+from pulsark.limits import COMMAND_TEXTS_MAX, FIELDS_COUNTED_BYTES, FIELDS_OF_LARGE_MAX
 from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.field_counts import has_more_fields, number_in
 from pulsark.wire.text_fields import has_broken_text, text_plan
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ class FrameDecoder:
                 partial += received
                 return iter(())
             command_end = _HEAD_BYTES + int.from_bytes(partial[_SIZE_BYTES:_HEAD_BYTES], "big")
-            if command_end > len(partial) or command_end > COMMAND_BYTES_MAX:
+            if command_end > len(partial):
                 return self._decode(received)
             self._partial, self._wanted, position = bytearray(), 0, missing
             entry = b"".join((memoryview(partial)[command_end:], received[:missing]))
@@ -187,7 +188,6 @@ class FrameDecoder:
             if (
                 not LARGE_FRAME_BYTES <= stop - position <= self.max_frame_size
                 or command_end > stop
-                or command_size > COMMAND_BYTES_MAX
             ):
                 break
             if stop > end:
@@ -248,7 +248,7 @@ class FrameDecoder:
                 raise ProtocolError(f"A frame of {total_size} bytes is over the limit")
             body = position + _HEAD_BYTES
             command_end = body + command_size
-            if command_end > stop or command_size > COMMAND_BYTES_MAX:
+            if command_end > stop:
                 raise ProtocolError(f"A command of {command_size} bytes in {total_size} bytes")
             if stop > end:
                 break
@@ -257,6 +257,12 @@ class FrameDecoder:
                 yield parse(data[body:stop], self._texts_max, has_entry=False), None
                 continue
             # What is published passes here: a call less for each.
+            if command_size > FIELDS_COUNTED_BYTES:
+                yield (
+                    parse(data[body:command_end], self._texts_max, has_entry=True),
+                    data[command_end:stop],
+                )
+                continue
             try:
                 command = from_bytes(data[body:command_end])
             except DecodeError:
@@ -282,7 +288,14 @@ class FrameDecoder:
 
 
 def _parse(body: bytes, texts_max: int, *, has_entry: bool) -> pb.BaseCommand:
-    """A complete command that an entry follows or does not."""
+    """A complete command that an entry follows or does not.
+
+    A request that is refused for its size becomes the ERROR that answers it.
+    """
+    if len(body) > FIELDS_COUNTED_BYTES and has_more_fields(
+        body, pb.BaseCommand.DESCRIPTOR, FIELDS_OF_LARGE_MAX
+    ):
+        return _refusal_of_large(body)
     try:
         command = _from_bytes(body)
     except DecodeError:
@@ -300,8 +313,33 @@ def _parse(body: bytes, texts_max: int, *, has_entry: bool) -> pb.BaseCommand:
     if has_entry != (kind == _MESSAGE):
         raise ProtocolError(f"A command of type {kind} with too many or too few bytes")
     plan = _text_plan_of_type[kind]
-    if plan and has_broken_text(getattr(command, field), plan, texts_max):
+    request = getattr(command, field)
+    try:
+        is_broken = plan and has_broken_text(request, plan, texts_max)
+    except ProtocolError as error:
+        if "request_id" not in request.DESCRIPTOR.fields_by_name:
+            raise
+        return _refusal(request.request_id, str(error))
+    if is_broken:
         raise ProtocolError(f"A command of type {kind} with text that is not UTF-8")
+    return command
+
+
+def _refusal_of_large(body: bytes) -> pb.BaseCommand:
+    kind = number_in(body, pb.BaseCommand.DESCRIPTOR, "type")
+    said = f"A command of {len(body)} bytes with more than {FIELDS_OF_LARGE_MAX} fields"
+    field = _field_of_type.get(kind or 0)
+    found = field and number_in(body, pb.BaseCommand.DESCRIPTOR, field, "request_id")
+    if found is None or field is None:
+        raise ProtocolError(said)  # nobody waits for an answer
+    return _refusal(int(found), said)
+
+
+def _refusal(request_id: int, said: str) -> pb.BaseCommand:
+    command = pb.BaseCommand(type=pb.BaseCommand.ERROR)
+    command.error.request_id = request_id
+    command.error.error = pb.MetadataError
+    command.error.message = said
     return command
 
 
@@ -327,7 +365,7 @@ def split_broker_metadata(section: bytes) -> tuple[pb.BrokerEntryMetadata | None
         raise ProtocolError("A broker entry metadata block without its size")
     _, size = _block_head.unpack_from(section)
     stop = _block_head.size + size
-    if stop > len(section) or size > COMMAND_BYTES_MAX:
+    if stop > len(section):
         raise ProtocolError(f"A broker entry metadata block of {size} bytes")
     try:
         metadata = pb.BrokerEntryMetadata.FromString(section[_block_head.size : stop])

@@ -89,6 +89,9 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self.login.begin(connect)
             return
+        if command.type == pb.BaseCommand.ERROR:  # the answer to a request that is too large
+            self.output.send(command)
+            return
         handler = self._handlers.get(command.type)
         if handler is None:
             raise ProtocolError(f"unexpected command {pb.BaseCommand.Type.Name(command.type)}")

@@ -38,7 +38,11 @@ class Sends:
         if producer is None or producer.closed:
             self._without_producer(send)
             return
-        counts = checked_counts(data)
+        try:
+            counts = checked_counts(data)
+        except ProtocolError as error:  # of this entry alone: others go on
+            self._refuse(send, ServerError.NotAllowedError, str(error))
+            return
         if counts is None:
             self._refuse(
                 send,

@@ -9,7 +9,7 @@ import google_crc32c
 import pytest
 
 from pulsark.errors import ProtocolError
-from pulsark.limits import MESSAGE_METADATA_BYTES_MAX
+from pulsark.limits import FIELDS_COUNTED_BYTES, FIELDS_OF_LARGE_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.entry import (
     build_entry,
@@ -96,7 +96,6 @@ def raw(head: bytes, payload: bytes = b"", size: int | None = None) -> bytes:
         pytest.param(raw(b"\x0a\x01p\x10\x03\x18\x09", size=8), id="metadata beyond the end"),
         pytest.param(raw(b"\x0a\x01p\x10\x03\x18\x09", size=2**32 - 1), id="metadata of 4 GiB"),
         pytest.param(raw(b"\x0a\x01p\x10\x03\x18\x09\x22\x00"), id="property without a key"),
-        pytest.param(raw(bytes(MESSAGE_METADATA_BYTES_MAX + 1)), id="metadata over the limit"),
     ],
 )
 def test_refused(body: bytes) -> None:
@@ -185,3 +184,31 @@ def test_what_a_broker_counts() -> None:
     assert chunk_of(piece) == ("p-3", True)
     assert chunk_of(batch) is None
     assert chunk_of(build_entry(metadata(num_chunks_from_msg=2), b"x")) is None
+
+
+def test_properties_may_be_as_large_as_the_message() -> None:
+    given = metadata()
+    given.properties.add(key="p", value="x" * (4 << 20))
+    entry = build_entry(given, b"v")
+    assert checked_counts(entry) is not None
+    assert parse_entry(entry).metadata == given
+
+
+@pytest.mark.parametrize("inside", [b"", b"\x6a"])
+def test_large_metadata_with_very_many_fields_are_refused_before_they_are_parsed(
+    inside: bytes,
+) -> None:
+    pairs = b"\x22\x04\x0a\x00\x12\x00" * (FIELDS_COUNTED_BYTES // 6 + 1)
+    if inside:  # in the metadata of an encryption key
+        pairs = pairs.replace(b"\x22", b"\x1a")
+        size = bytearray()
+        left = len(pairs)
+        while left > 127:
+            size.append(left & 127 | 128)
+            left >>= 7
+        pairs = inside + bytes(size) + bytes((left,)) + pairs
+    head = metadata().SerializeToString() + pairs
+    body = raw(head)
+    entry = b"\x0e\x01" + google_crc32c.value(body).to_bytes(4, "big") + body
+    with pytest.raises(ProtocolError, match=f"more than {FIELDS_OF_LARGE_MAX} fields"):
+        checked_counts(entry)

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsark.errors import ProtocolError
-from pulsark.limits import COMMAND_BYTES_MAX, MESSAGE_METADATA_BYTES_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch, read_messages
 from pulsark.wire.entry import build_entry, checksum_ok, key_bytes, parse_entry, sticky_key
@@ -282,10 +281,3 @@ def test_a_claimed_size_over_the_limit_takes_no_memory(kind: pb.CompressionType)
 
     read()  # imports the codec
     assert peak_of(read) < 64 * 1024
-
-
-def test_commands_and_metadata_are_bounded_whatever_the_frame_may_be() -> None:
-    size = COMMAND_BYTES_MAX + 1
-    with pytest.raises(ProtocolError):
-        FrameDecoder(1 << 30).receive(struct.pack(">II", size + 4, size))
-    assert MESSAGE_METADATA_BYTES_MAX <= 1 << 20
