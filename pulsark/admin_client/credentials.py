@@ -162,7 +162,7 @@ class Credentials:
 
     def _token(self) -> str:
         if "token" in self.params:
-            return self.params["token"]
+            return self.params["token"].strip()
         return _read(self.params["file"])
 
 

@@ -200,6 +200,9 @@ class Logins:
     def _ask(
         self, providers: Sequence[Provider], credentials: Credentials
     ) -> Principal | Awaitable[Principal]:
+        if credentials.method == "token":
+            # Clients send what a file has, and files end in a line break. Pulsar takes it, too.
+            credentials = dataclasses.replace(credentials, data=credentials.data.strip())
         try:
             found = first_of(providers, credentials)
         except LoginError as error:

@@ -25,7 +25,7 @@ ON = {
     "tokenSecretKey": inline(SECRET),
 }
 BAD = [
-    *FORGED,
+    *(each for each in FORGED if each == each.strip()),
     *(
         token(claims)
         for claims, _ in WRONG_CLAIMS
@@ -56,6 +56,21 @@ async def test_in_connect(broker: BrokerInMemory) -> None:
 
 
 @scenario(**ON)
+async def test_white_space_around_a_token_is_no_part_of_it(broker: BrokerInMemory) -> None:
+    """Every token file ends in a line break, and clients send what it has."""
+    for data in (token() + b"\n", b" " + token() + b"\r\n"):
+        client = new_client(broker, connect(data=data))
+        await client.take(Command.CONNECTED)
+        client.send(response(data))
+        await asyncio.sleep(1.1)
+        assert not client.transport.closed
+    for broken in (token()[:9] + b"\n" + token()[9:], b"\n"):
+        client = new_client(broker, connect(data=broken))
+        await asyncio.sleep(1.1)
+        await refused(client)
+
+
+@scenario(**ON)
 async def test_in_auth_response(broker: BrokerInMemory) -> None:
     for data in BAD:
         client = new_client(broker, connect(data=token()))
@@ -70,3 +85,8 @@ def test_over_http(api: AdminApi, monkeypatch: pytest.MonkeyPatch) -> None:
     for data in BAD:
         answer = api.get("/admin/v2/tenants", authorization="Bearer " + data.decode("latin-1"))
         assert (answer.status, answer.reason) == (401, "Authentication required"), data[:100]
+
+
+def test_white_space_around_a_token_over_http(api: AdminApi) -> None:
+    authorization = f"Bearer  {token().decode()} "
+    assert api.get("/admin/v2/tenants", authorization=authorization).status == 200
