@@ -97,6 +97,7 @@ FOREIGN = {
 }
 """Slots that name what is not for a role of the tenant ``acme``."""
 
+TOPICS = "/admin/v2/{domain:domain}/{tenant}/{namespace}/{topic}"
 START = {"ledgerId": -1, "entryId": -1}
 AT = {"ledgerId": 0, "entryId": 0}
 LIMITS: dict[str, Any] = {"publishRateInMsgs": 1}
@@ -151,6 +152,7 @@ BODIES: dict[str, list[Attack]] = {
     "POST /admin/v2/namespaces/{tenant}/{namespace}/replication": [Attack(["elsewhere"])],
     "PUT /admin/v2/resourcegroups/{group}": [Attack(LIMITS)],
     "DELETE /admin/v2/resourcegroups/{group}": [Attack(None)],
+    f"PUT {TOPICS}/shadowTopics": [Attack([THEIRS])],
     "POST /admin/v2/tenants/{tenant}": [Attack({"adminRoles": ["boss", "reader"]})],
 }
 """By method and path. Each route that needs ``in_body`` is here."""
@@ -423,7 +425,11 @@ _NAMESPACE = {"namespace": ("other/web", "pulsar/system")}
 COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
     "PARTITIONED_METADATA": _TOPIC,
     "LOOKUP": _TOPIC,
-    "PRODUCER": _TOPIC | {"initial_subscription_name": tuple(n for n in BAD_NAMES if n)},
+    "PRODUCER": _TOPIC
+    | {
+        "initial_subscription_name": tuple(n for n in BAD_NAMES if n),
+        "producer_name": ("pulsar.repl.west", "pulsark.bulk.x"),
+    },
     "SUBSCRIBE": _TOPIC | {"subscription": BAD_NAMES},
     "GET_SCHEMA": _TOPIC,
     "GET_OR_CREATE_SCHEMA": _TOPIC,
@@ -454,7 +460,10 @@ def test_every_command_is_known() -> None:
     names = {pb.BaseCommand.Type.Name(kind) for kind in HANDLERS}
     assert names - COMMANDS.keys() - BY_NUMBER == set(), "say what a new command must refuse"
     assert not COMMANDS.keys() & BY_NUMBER
-    texts = {"topic", "namespace", "subscription", "initial_subscription_name"}
+    texts = {
+        *("topic", "namespace", "subscription"),
+        *("initial_subscription_name", "producer_name"),
+    }
     for name in COMMANDS.keys() | BY_NUMBER:
         sample = sample_of(pb.BaseCommand.Type.Value(name))
         fields = {
@@ -494,7 +503,7 @@ def test_no_command_gets_at_what_is_reserved_or_somebody_elses(role: str) -> Non
         wrong = []
         for name in COMMANDS:
             for field, command in _attacks(name):
-                if role == "root" and field in ("topic", "namespace"):
+                if role == "root" and field in ("topic", "namespace", "producer_name"):
                     continue  # a super user may
                 client = Client(broker, principal=Principal(role))
                 client.send(command)

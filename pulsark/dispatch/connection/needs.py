@@ -6,6 +6,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from pulsark.dispatch.connection import notices
+from pulsark.dispatch.model.producer import REPLICATOR_PREFIX
+from pulsark.dispatch.producer.deduplication import BULK_PREFIX
 from pulsark.security.decisions import Target
 from pulsark.security.operations import GeneralOperation, NamespaceOperation, TopicOperation
 from pulsark.wire import pulsar_pb2 as pb
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
 Command = pb.BaseCommand
 T = TopicOperation
+
+PUBLISHES_FOR_OTHERS = (REPLICATOR_PREFIX, BULK_PREFIX)
+"""Names of producers whose messages carry the names and numbers of other producers. Deduplication
+believes them, so with such a name a client could have another one's messages dropped."""
 
 
 class Own(Enum):
@@ -109,6 +115,8 @@ def _produce(command: Command) -> list[Asked]:
 def _producer(command: Command) -> list[Asked]:
     request = command.producer
     asked = [_topic(T.PRODUCE, request.topic)]
+    if request.producer_name.startswith(PUBLISHES_FOR_OTHERS):
+        asked.append((GeneralOperation.SUPER_USER, Target()))
     if request.initial_subscription_name:
         asked.append(_topic(T.SUBSCRIBE, request.topic, request.initial_subscription_name))
     return asked
