@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pulsark.schemas.column_types import ColumnType, fields_of
+from pulsark.schemas.column_types import BINARY, ColumnType, fields_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pulsark.storage.table.files.record import DataFile
 
@@ -36,9 +36,26 @@ STATED_LEAVES_MAX: Final = 32
 
 def indexable(value: ColumnType) -> tuple[str, ...]:
     """Return the columns that can be indexed in a table whose column ``value`` has this type."""
-    if fields_of(value) or value in STATED_TYPES:
+    if value in STATED_TYPES or (fields_of(value) and all(map(_has_ends, _types_in(value)))):
         return (*STATED_COLUMNS, "value")
     return STATED_COLUMNS
+
+
+def _types_in(value: ColumnType) -> Iterator[ColumnType]:
+    """Return the types of the fields of a struct, and of those of structs within it."""
+    for field in fields_of(value):
+        if fields_of(field["type"]):
+            yield from _types_in(field["type"])
+        else:
+            yield field["type"]
+
+
+def _has_ends(kind: ColumnType) -> bool:
+    """Return whether delta-rs gives a field of a struct a minimum and a maximum.
+
+    Polars takes the ends of a struct for those of all its fields, and fails if some lack them.
+    """
+    return isinstance(kind, str) and kind != BINARY
 
 
 def has_statistics(file: DataFile, columns: Iterable[str]) -> bool:

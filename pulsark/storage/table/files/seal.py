@@ -280,8 +280,10 @@ class FileWriter(io.RawIOBase):
         for name, _ in self._constants:
             schema = schema.append(TABLE_SCHEMA.field(name))
         self._schema = with_field_ids(schema)
-        dictionaries = DICTIONARIES + ([] if values is None else list(_leaves(schema, "value")))
-        some = [leaf for name in compressed or () for leaf in _leaves(schema, name)]
+        dictionaries = list(DICTIONARIES)
+        if values is not None:
+            dictionaries += [leaf for leaf, _ in _leaves(schema, "value")]
+        some = [leaf for name in compressed or () for leaf, _ in _leaves(schema, name)]
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self, mode="w"),
             self._schema.with_metadata({FORMAT_KEY: b"1" if values is None else b"2"}),
@@ -294,6 +296,13 @@ class FileWriter(io.RawIOBase):
             column_encoding=DIFFERENCES,
             write_page_checksum=True,
             sorting_columns=[pq.SortingColumn(0), pq.SortingColumn(1)],
+            # By its ends, a reader cannot tell whether a fraction is NaN, and takes it for none.
+            write_statistics=[
+                leaf
+                for name in self._schema.names
+                for leaf, kind in _leaves(self._schema, name)
+                if not pa.types.is_floating(kind)
+            ],
             metadata_collector=self._footers,
         )
 
@@ -412,19 +421,19 @@ class FileWriter(io.RawIOBase):
             raise errors[0]
 
 
-def _leaves(parent: Any, name: str, path: str = "") -> Iterator[str]:
-    """The columns that a field has in a file."""
+def _leaves(parent: Any, name: str, path: str = "") -> Iterator[tuple[str, pa.DataType]]:
+    """The columns that a field has in a file, and their types."""
     kind, path = parent.field(name).type, f"{path}{name}"
     if pa.types.is_struct(kind):
         for inner in kind:
             yield from _leaves(kind, inner.name, f"{path}.")
     elif pa.types.is_map(kind):
-        yield f"{path}.key_value.key"
+        yield f"{path}.key_value.key", kind.key_type
         yield from _leaves(pa.struct([("value", kind.item_type)]), "value", f"{path}.key_value.")
     elif pa.types.is_list(kind):
         yield from _leaves(pa.struct([("element", kind.value_type)]), "element", f"{path}.list.")
     else:
-        yield path
+        yield path, kind
 
 
 def verify(

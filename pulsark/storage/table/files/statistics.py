@@ -55,7 +55,7 @@ def file_statistics(
     highs: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
     for column in schema.names:
-        if column == "value" and pa.types.is_struct(schema.field(column).type):
+        if column == "value" and _is_plain(schema.field(column).type):
             # An engine must be able to tell a struct without statistics from a null.
             lows[column], highs[column], nulls[column] = {}, {}, {}
     for leaf in _stated_leaves(schema):
@@ -81,11 +81,23 @@ def _stated_leaves(schema: pa.Schema) -> Iterator[Leaf]:
     of_value = 0
     for leaf in leaves_of(schema):
         if leaf.path[0] == "value":
+            if len(leaf.path) > 1 and not _is_plain(schema.field("value").type):
+                continue
             of_value += 1
             if of_value <= STATED_LEAVES_MAX:
                 yield leaf
         elif leaf.path[0] in STATED_COLUMNS:
             yield leaf
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Return whether all in a struct are values of which engines keep minimum and maximum."""
+    inner = (
+        (pa.types.is_struct(field.type) and _is_plain(field.type))
+        or not (pa.types.is_nested(field.type) or pa.types.is_binary(field.type))
+        for field in (kind if pa.types.is_struct(kind) else ())
+    )
+    return pa.types.is_struct(kind) and all(inner)
 
 
 def leaves_of(schema: pa.Schema) -> Iterator[Leaf]:

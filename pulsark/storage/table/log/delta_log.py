@@ -283,7 +283,7 @@ def commit_of(record: TableRecord) -> bytes:
     """The commit of the last attach; equal on all roots, so that it can be made again."""
     intent = record.intent
     assert intent is not None
-    said = _WORDS[intent.change]
+    said, escaped = _WORDS[intent.change], intent.change is None
     changes = intent.value is not None or intent.indexed is not None
     return _lines(
         [
@@ -293,14 +293,15 @@ def commit_of(record: TableRecord) -> bytes:
             *([_protocol()] if intent.guards else []),
             *([_metadata(record)] if changes else []),
             *(
-                {"add": {**_add(file, intent.time_ms), "dataChange": said.adds_rows}}
+                {"add": {**_add(file, intent.time_ms, escaped), "dataChange": said.adds_rows}}
                 for file in intent.adds
             ),
             *(
                 {"remove": {**_remove(file, intent.time_ms), "dataChange": said.removes_rows}}
                 for file in intent.removes
             ),
-        ]
+        ],
+        escaped,
     )
 
 
@@ -413,13 +414,14 @@ def repair_of(record: TableRecord, adds: Iterable[Action], removes: Iterable[Act
             _metadata(record),
             *({"remove": _taken_out(action, intent.time_ms)} for action in removes),
             *({"add": action} for action in adds),
-        ]
+        ],
+        escaped=False,
     )
 
 
 def added(file: DataFile, time_ms: int) -> Action:
     """The ``add`` of a file."""
-    return _add(file, time_ms)
+    return _add(file, time_ms, escaped=False)
 
 
 def _taken_out(add: Mapping[str, Any], time_ms: int) -> Action:
@@ -444,7 +446,7 @@ def _publish(done: Published) -> Action:
     return {"txn": {"appId": app_id, "version": done.number, "lastUpdated": done.time_ms}}
 
 
-def _add(file: DataFile, time_ms: int) -> Action:
+def _add(file: DataFile, time_ms: int, escaped: bool) -> Action:
     statistics = {"numRecords": file.rows, **file.statistics}
     return {
         "path": file.path,
@@ -452,7 +454,7 @@ def _add(file: DataFile, time_ms: int) -> Action:
         "size": file.size,
         "modificationTime": time_ms,
         "dataChange": True,
-        "stats": json.dumps(statistics, separators=(",", ":")),
+        "stats": json.dumps(statistics, separators=(",", ":"), ensure_ascii=escaped),
         "tags": {
             "pulsark.entries": f"{file.first_entry_id}-{file.last_entry_id}",
             "pulsark.crc32c": str(file.crc32c),
@@ -505,6 +507,13 @@ def _info(time_ms: int, operation: str) -> Action:
     }
 
 
-def _lines(actions: Iterable[Action]) -> bytes:
-    encode: Callable[[Action], str] = json.JSONEncoder(separators=(",", ":")).encode
+def _lines(actions: Iterable[Action], escaped: bool = True) -> bytes:
+    """Return a commit. Without ``escaped`` all characters stand for themselves.
+
+    delta-rs reads an escaped character beyond U+FFFF as another one, and would skip files by it.
+    Older releases escaped them, and a commit that is made again must have the same bytes.
+    """
+    encode: Callable[[Action], str] = json.JSONEncoder(
+        separators=(",", ":"), ensure_ascii=escaped
+    ).encode
     return b"".join(encode(action).encode() + b"\n" for action in actions)

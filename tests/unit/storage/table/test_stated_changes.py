@@ -196,6 +196,23 @@ def test_without_all_brokers_a_commit_is_as_older_ones_make_it_again() -> None:
     sim.run(main())
 
 
+@pytest.mark.parametrize("states", [True, False])
+def test_characters_stand_for_themselves_but_in_commits_of_older_releases(states: bool) -> None:
+    sim = Simulation()
+
+    async def main() -> None:
+        table = Table(sim, states=states)
+        owner = await table.open()
+        (file,) = table.files(0, 1)
+        highs = {**file.statistics["maxValues"], "key": "\U0001f600"}
+        await owner.attach([replace(file, statistics={**file.statistics, "maxValues": highs})])
+        commit = DeltaLog(table.disk, ROOTS[0]).read_bytes(1)
+        assert ("\U0001f600".encode() in commit) is states
+        assert (b"ud83d" in commit) is not states
+
+    sim.run(main())
+
+
 def test_statistics_without_room_come_later() -> None:
     sim = Simulation()
 

@@ -12,6 +12,7 @@ import pytest
 
 from pulsark.rows import TABLE_SCHEMA
 from pulsark.rows.arrow.field_ids import FIELD_ID_KEY, with_field_ids
+from pulsark.schemas.column_types import struct
 from pulsark.storage.table.files.file_skipping import (
     STATED_COLUMNS,
     STATED_LEAVES_MAX,
@@ -75,22 +76,19 @@ def test_what_engines_order_differently_has_nulls_alone() -> None:
     value = pa.StructArray.from_arrays(
         [
             pa.array([1.5, float("nan"), None]),
-            pa.array([b"x", None, b"z"]),
             pa.array([True, None, None]),
             pa.array([Decimal("1.50"), None, Decimal("2.50")]),
         ],
-        ["d", "b", "o", "n"],
+        ["d", "o", "n"],
     )
     found = statistics(value=value, value_raw=[b"a", None, b"c"])
     assert found["minValues"] == {"value": {}}
     assert found["maxValues"] == {"value": {}}
-    assert found["nullCount"] == {"value": {"d": 1, "b": 1, "o": 2, "n": 1}}
+    assert found["nullCount"] == {"value": {"d": 1, "o": 2, "n": 1}}
 
 
 def test_fields_of_a_struct_count_the_nulls_of_the_struct() -> None:
-    inner = pa.array([{"q": "z"}, None, {"q": None}])
-    value = pa.array([{"n": {"q": "z"}, "l": [1]}, None, {"n": {"q": None}, "l": []}])
-    assert inner.type == value.type.field("n").type
+    value = pa.array([{"n": {"q": "z"}}, None, {"n": {"q": None}}])
     found = statistics(value=value)
     assert found == {
         "minValues": {"value": {"n": {"q": "z"}}},
@@ -102,6 +100,18 @@ def test_fields_of_a_struct_count_the_nulls_of_the_struct() -> None:
 def test_a_struct_without_values_is_told_from_a_null() -> None:
     found = statistics(value=pa.array([{"a": None}], pa.struct([("a", pa.int64())])))
     assert found["minValues"] == found["maxValues"] == {"value": {}}
+
+
+def test_a_struct_with_something_that_has_no_order_has_no_statistics() -> None:
+    for other in ([1], b"x", [("k", "v")]):
+        kind = pa.map_(pa.string(), pa.string()) if other == [("k", "v")] else None
+        fields = [pa.array([{"z": 1}]), pa.array([other], kind)]
+        found = statistics(value=pa.StructArray.from_arrays(fields, ["n", "other"]))
+        assert found == {"minValues": {}, "maxValues": {}, "nullCount": {}}
+    inner = struct([("a", "long"), ("b", "double"), ("c", "decimal(4,2)")])
+    assert indexable(struct([("n", inner)]))[-1] == "value"
+    for kind in ("binary", {"type": "array", "elementType": "long", "containsNull": True}):
+        assert indexable(struct([("n", inner), ("l", struct([("x", kind)]))])) == STATED_COLUMNS
 
 
 def test_only_so_many_fields_of_a_value_have_statistics() -> None:
