@@ -11,7 +11,9 @@ import pytest
 
 from pulsark.admin_client import client as module
 from pulsark.admin_client.client import AdminClient, AdminError
-from pulsark.datasource.admin.client import SparkAdmin
+from pulsark.admin_client.credentials import Credentials
+from pulsark.datasource.admin import client as spark_module
+from pulsark.datasource.admin.client import SparkAdmin, check_service
 from pulsark.errors import PulsarkError
 
 Behaviour = Callable[[], tuple[int, bytes]]
@@ -73,6 +75,7 @@ class Connection:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(spark_module, "time", clock)
     return clock
 
 
@@ -193,3 +196,21 @@ def test_a_connection_notices_soon_that_the_other_machine_is_gone() -> None:
             assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             limit_ms = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
             assert limit_ms == 1000 * module.SILENT_SECONDS
+
+
+def test_a_refused_login_is_explained_by_what_was_sent(serve: Callable[..., Broker]) -> None:
+    serve([answers(401, b'{"reason": "Authentication required"}')])
+    with pytest.raises(AdminError, match="answered 401: Authentication required, and no login"):
+        AdminClient("http://broker:8080").get("/a")
+    with pytest.raises(PulsarkError, match=r"a view: .* answered 401: .*options authPluginCl"):
+        SparkAdmin("http://broker:8080", 0.0).call("GET", "/a", what="a view")
+    with pytest.raises(AdminError, match="answered 401: the broker does not accept this token"):
+        AdminClient("http://broker:8080", credentials=Credentials.of("token", "x")).get("/a")
+
+
+def test_a_service_url_where_nothing_listens_is_an_error(clock: Clock) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        check_service(f"pulsar://127.0.0.1:1,127.0.0.1:{port}", "http://a:1")
+    with pytest.raises(PulsarkError, match=r"'serviceUrl': nothing listens at pulsar://127.*http"):
+        check_service(f"pulsar://127.0.0.1:{port}", "http://a:1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 
@@ -105,3 +106,26 @@ def test_no_secret_is_shown(plugin: str, params: str) -> None:
 def test_a_ca_that_is_no_file() -> None:
     with pytest.raises(ConfigError, match="tlsTrustCertsFilePath=/nowhere: No such file"):
         Credentials.of(trust_path="/nowhere").ssl_context()
+
+
+def jwt(**claims: object) -> str:
+    body = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    return f"e30.{body}.{SECRET}"
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (Credentials(), "no login was sent: set it"),
+        (Credentials.of("token", SECRET), "not a JSON Web Token"),
+        (Credentials.of("token", "a.b.c"), "not a JSON Web Token"),
+        (Credentials.of("token", jwt(exp=86400)), "the token expired at 1970-01-02 00:00:00Z"),
+        (Credentials.of("token", jwt(exp=1 << 40)), "signed with another key"),
+        (Credentials.of("token", jwt(exp="soon")), "signed with another key"),
+        (Credentials.of("basic", BASIC), "does not accept this user name and password"),
+    ],
+)
+def test_why_a_login_may_have_been_refused(found: Credentials, says: str) -> None:
+    told = found.why_refused("set it")
+    assert says in told
+    assert SECRET not in told

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pulsark.datasource.options.errors import DataSourceError, OptionError
 from pulsark.datasource.options.offsets import (
     NOTHING,
+    Edge,
     PartitionOffset,
     StreamOffset,
     parse_point,
@@ -78,3 +79,11 @@ def test_bad_json_offsets_are_explained(text: str, says: str) -> None:
         parse_point("startingOffsets", text)
     assert says in str(caught.value)
     assert "startingOffsets" in str(caught.value)
+
+
+def test_kafkas_numbers_are_the_ends() -> None:
+    found = parse_point("startingOffsets", '{"t": {"0": -2, "1": -1}}')
+    assert found == {"t": {0: Edge.EARLIEST, 1: Edge.LATEST}}
+    for wrong in ("0", "5", "-3", "true", "null"):
+        with pytest.raises(OptionError, match="or -2 or -1"):
+            parse_point("startingOffsets", f'{{"t": {{"0": {wrong}}}}}')

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pulsark.datasource.options.errors import UnavailableError
 from pulsark.datasource.options.options import Options
 from pulsark.datasource.plan import topics as module
 from pulsark.datasource.plan.topics import TopicFinder
@@ -186,3 +187,24 @@ def test_available_now_ends_at_what_is_there_when_it_begins(
     (end,) = reader._target.partitions.values()
     assert end.read.entry_id == 1
     reader.stop()
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_stream_asks_again_as_often_as_it_is_told(
+    broker: FakeBroker,
+    stream: Callable[..., PulsarkStreamReader],
+    monkeypatch: pytest.MonkeyPatch,
+    retries: int,
+) -> None:
+    broker.create("t")
+    asked: list[int] = []
+
+    def fails(*_: Any, **__: Any) -> None:
+        asked.append(1)
+        raise UnavailableError("away")
+
+    monkeypatch.setattr(TopicFinder, "states", fails)
+    more = {"fetchOffset.numRetries": str(retries), "fetchOffset.retryIntervalMs": "0"}
+    with pytest.raises(UnavailableError):
+        stream(topic="t", **more).initialOffset()
+    assert len(asked) == retries + 1
