@@ -8,7 +8,7 @@ from pyspark.sql import datasource as spark_api
 from pyspark.sql.datasource import DataSource
 
 from pulsark.datasource.admin.client import admin_of, check_service
-from pulsark.datasource.options.errors import OptionError
+from pulsark.datasource.options.errors import OptionError, with_short_tracebacks
 from pulsark.datasource.options.options import MESSAGES, Options
 from pulsark.datasource.plan.topics import topic_names, topics_matching
 from pulsark.datasource.read.layout import ColumnLayout, layout_of
@@ -34,6 +34,7 @@ SCHEMAS_OF_TOPICS_MAX = 100
 """More topics are not compared for ``valueFormat`` auto."""
 
 
+@with_short_tracebacks
 class PulsarkSource(DataSource):
     """Topics as DataFrames. Options and columns: ``docs/spark.md``."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from pulsark.datasource.admin.client import SparkAdmin, admin_of
-from pulsark.datasource.options.errors import DataLossError
+from pulsark.datasource.options.errors import DataLossError, with_short_tracebacks
 from pulsark.datasource.options.offsets import Edge
 from pulsark.datasource.plan.plan import (
     Split,
@@ -164,6 +164,7 @@ class SplitReader:
         return split.flight_url
 
 
+@with_short_tracebacks
 class PulsarkReader(DataSourceReader):
     """A batch read. Constructed anew for every execution."""
 

@@ -17,7 +17,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pulsark.datasource.admin.client import SparkAdmin, admin_of
-from pulsark.datasource.options.errors import DataSourceError, UnavailableError
+from pulsark.datasource.options.errors import (
+    DataSourceError,
+    UnavailableError,
+    with_short_tracebacks,
+)
 from pulsark.datasource.options.offsets import Edge, PartitionOffset, StreamOffset
 from pulsark.datasource.plan.plan import Split, comes_after, spans_between
 from pulsark.datasource.plan.topics import (
@@ -52,6 +56,7 @@ log = logging.getLogger(__name__)
 _STOP_SECONDS = 2.0
 
 
+@with_short_tracebacks
 class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming read."""
 

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pulsark.datasource.admin.client import SparkAdmin, admin_of
 from pulsark.datasource.options.columns import Column, unknown_column
-from pulsark.datasource.options.errors import OptionError, TopicNotFoundError
+from pulsark.datasource.options.errors import OptionError, TopicNotFoundError, with_short_tracebacks
 from pulsark.datasource.plan.topics import topic_names, topics_matching
 from pulsark.wire.topic_name import TopicName
 
@@ -160,6 +160,7 @@ class TopicsPartition(InputPartition):
     listed: bool
 
 
+@with_short_tracebacks
 class ViewReader(DataSourceReader):
     """A batch read of a view. Plain data, because it is pickled into every task."""
 

@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
 
 from pulsark.admin_client.paths import subscription_path
 from pulsark.datasource.admin.client import SparkAdmin, admin_of
-from pulsark.datasource.options.errors import OptionError
+from pulsark.datasource.options.errors import OptionError, with_short_tracebacks
 from pulsark.datasource.options.options import CURSORS, Options
 from pulsark.datasource.plan.cursor_changes import SubscriptionChange, changes, check_columns
 from pulsark.wire.topic_name import TopicName
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+@with_short_tracebacks
 class CursorWriter(DataSourceWriter):
     """Each row is a change of one subscription, carried out when the task comes to it.
 

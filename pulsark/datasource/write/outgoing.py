@@ -47,6 +47,9 @@ _ALIASES: Final = {
 
 _OF_A_READ: Final = {name.lower() for name in PAYLOAD_META}
 """What a read with fields as columns knows of a message; a write takes over what has an alias."""
+_STORED: Final = {"message_id", "ledger_id", "entry_id", "publish_time"}
+"""Columns that a message has once it is stored."""
+
 _UNREAD: Final = "__valueraw"
 
 
@@ -59,6 +62,12 @@ def columns_of(names: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in names:
         meaning = _ALIASES.get(name.lower(), name.lower())
+        if meaning not in COLUMNS and {each.lower() for each in names} >= _STORED:
+            raise ColumnError(
+                f"column '{name}' is the broker's to fill: these are the columns of a read. Write "
+                f"some of {', '.join(COLUMNS)}. INSERT INTO such a view has all of them: use "
+                'df.write.format("pulsark")'
+            )
         if meaning not in COLUMNS:
             near = difflib.get_close_matches(name.lower(), [*COLUMNS, *_ALIASES], n=1)
             hint = f"did you mean '{near[0]}'? " if near else ""

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 
 from pulsark.datasource.admin.client import SparkAdmin, admin_of
-from pulsark.datasource.options.errors import DataSourceError, OptionError
+from pulsark.datasource.options.errors import DataSourceError, OptionError, with_short_tracebacks
 from pulsark.datasource.plan.topics import topic_names
 from pulsark.datasource.plan.workers import settle
 from pulsark.datasource.write.outgoing import columns_beside_fields, columns_of
@@ -329,6 +329,7 @@ def _columns_of(
     return columns, ValueForm(schema_type, kind, None, unread)
 
 
+@with_short_tracebacks
 class PulsarkWriter(DataSourceArrowWriter):
     """A batch write."""
 
@@ -354,6 +355,7 @@ class PulsarkWriter(DataSourceArrowWriter):
         self._sink.abort(messages)
 
 
+@with_short_tracebacks
 class PulsarkStreamWriter(DataSourceStreamArrowWriter):
     """A streaming write."""
 

@@ -108,6 +108,7 @@ _ELSEWHERE = {
     "partitions": "numPartitions",
     "idempotent": "delivery",
 }
+_OF_READS = {key.lower() for doc in OPTIONS for key in (doc.name, *doc.aliases)} - _NAMES.keys()
 _IDENT = re.compile(r"[-.\w:]{1,100}", re.ASCII)
 
 
@@ -205,6 +206,12 @@ def _canonical(raw: Mapping[str, str]) -> dict[str, str]:
 
 
 def _unknown(key: str) -> str:
+    if key.lower() in _OF_READS:
+        return (
+            f"option '{key}' is unknown for a write: it is for reading. A view over a topic "
+            "that has it takes no INSERT; write with "
+            'df.write.format("pulsark").option("topic", ...)'
+        )
     near = difflib.get_close_matches(key.lower(), _NAMES, n=1, cutoff=0.6)
     meant = _ELSEWHERE.get(key.lower()) or (_NAMES[near[0]] if near else None)
     hint = f"did you mean '{meant}'? " if meant else ""

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pulsark.datasource.options.columns import COLUMNS
 from pulsark.datasource.options.errors import OptionError
 from pulsark.datasource.write.outgoing import ColumnError, columns_of, messages_of, topics_of
 from pulsark.datasource.write.write_options import WRITE_OPTIONS, WriteOptions
@@ -123,3 +124,11 @@ def test_a_row_without_a_topic_is_an_error() -> None:
     rows = batch(value=pa.array(["a", "b"]), topic=pa.array(["t", None]))
     with pytest.raises(ColumnError, match="topic"):
         topics_of(rows, columns_of(rows.schema.names))
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "columns", "failOnDataLoss"])
+def test_a_view_that_was_made_to_read_takes_no_insert(option: str) -> None:
+    with pytest.raises(OptionError, match=rf"'{option}' is unknown for a write: it is for reading"):
+        WriteOptions.parse({"topic": "t", option: "x"})
+    with pytest.raises(ColumnError, match=r"'message_id' is the broker's to fill"):
+        columns_of([column.name for column in COLUMNS][2:])
