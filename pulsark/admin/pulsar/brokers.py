@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
+import logging
+import os
+import signal
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,6 +39,11 @@ from pulsark.dispatch.model.interfaces import AnyTopic
 from pulsark.dispatch.stats.stats import Stats
 from pulsark.dispatch.upkeep.upkeep import each_topic, enforce_quotas
 from pulsark.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+_ANSWER_SECONDS = 0.2
+"""Seconds for the answer to a request that stops the broker."""
 
 router = Guarded(at=HERE, prefix="/admin/v2", tags=["brokers"])
 
@@ -167,6 +176,18 @@ async def restore_configuration(key: str, broker: BrokerOf) -> Response:
         raise fail(412, f"{name[:100]} cannot be changed while the broker runs")
     tell(*await broker.dynamic_settings.delete(name))
     return empty()
+
+
+@router.post("/brokers/shutdown", needs=superuser)
+async def shut_down() -> Response:
+    """Stop this broker in order, as SIGTERM does, once this is answered.
+
+    It gives its bundles up at its own pace, whatever ``maxConcurrentUnloadPerSec`` says. What has
+    started the process, such as the supervisor of several brokers, may start it again.
+    """
+    log.warning("Stopping this broker: an administrator asked for it over HTTP")
+    asyncio.get_running_loop().call_later(_ANSWER_SECONDS, os.kill, os.getpid(), signal.SIGTERM)
+    return done()
 
 
 @router.get("/brokers/backlog-quota-check", needs=superuser, at=EachBroker(all_done))

@@ -68,7 +68,6 @@ NOTHING: dict[str, Any] = {
 
 REFUSED: dict[str, tuple[str, ...]] = {
     "/resource-quotas": ("POST",),
-    "/brokers/shutdown": ("POST",),
 }
 """Paths and the methods that are refused."""
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from typing import Any
 
 import pytest
 
+from pulsark.admin.pulsar import brokers
 from tests.support.admin_api import NAMESPACE, AdminApi
 
 V2 = "/admin/v2"
@@ -42,7 +46,6 @@ ANSWERS: list[tuple[str, str, int, Any]] = [
     ("POST", "/brokers/configuration/maxMessageSize/a/b", 412, None),
     ("DELETE", "/brokers/configuration/maxMessageSize", 412, None),
     ("GET", "/brokers/backlog-quota-check", 204, None),
-    ("POST", "/brokers/shutdown", 501, None),
     ("GET", "/brokers/standalone/elsewhere:1/ownedNamespaces", 404, None),
     ("GET", "/brokers/none/broker:8080/ownedNamespaces", 404, None),
     ("POST", "/resource-quotas", 501, None),
@@ -88,6 +91,15 @@ def test_metrics_of_namespaces_in_their_older_form(api: AdminApi) -> None:
     assert found["dimensions"] == {"namespace": "public/default"}
     assert found["metrics"]["brk_topics_count"] == 2
     assert found["metrics"]["brk_no_of_subscriptions"] == 0
+
+
+def test_a_broker_is_stopped_as_by_a_signal(api: AdminApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(brokers, "_ANSWER_SECONDS", 0)
+    monkeypatch.setattr(brokers.os, "kill", lambda *signal: sent.append(signal))
+    assert api.post(f"{V2}/brokers/shutdown").status == 204
+    api.run(asyncio.sleep(0.01))
+    assert sent == [(os.getpid(), signal.SIGTERM)]
 
 
 def test_shadow_topics_are_an_empty_list(api: AdminApi) -> None:
