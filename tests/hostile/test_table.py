@@ -12,7 +12,17 @@ ROOT = Path(__file__).parents[2]
 LINES = Path(__file__).with_name("README.md").read_text().splitlines()
 ROWS = [line for line in LINES if line.startswith("| ")][1:]
 NAMED = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
-PORTS = {"binary", "payloads", "compression", "names", "TLS", "tokens", "HTTP", "Flight", "ZooKeeper, bookie"}
+PORTS = {
+    "binary",
+    "payloads",
+    "compression",
+    "names",
+    "TLS",
+    "tokens",
+    "HTTP",
+    "Flight",
+    "ZooKeeper, bookie",
+}
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,12 @@ from deltalake.exceptions import DeltaError
 
 from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.metadata.paths import table_path
-from pulsark.runtime import OsDisk, Runtime
+from pulsark.runtime import OsDisk
 from pulsark.storage.table.files.record import TableRecord
-from pulsark.storage.table.files.seal_range import SealRange
 from pulsark.storage.table.log import checkpoint, delta_log
 from pulsark.storage.table.log.delta_log import DeltaLog
 from pulsark.storage.table.log.folding import forget, make_base
-from pulsark.storage.table.process.process import Entries
-from pulsark.storage.table.table_repair import Repair
-from tests.support.inline_table import inline_tables
-from tests.support.tables import TABLE_ID, TOPIC, GrowingTable
+from tests.support.tables import TOPIC, GrowingTable
 
 WRITES: dict[str, Callable[[str], Any]] = {
     "optimize": lambda uri: DeltaTable(uri).optimize.compact(),
@@ -134,7 +130,7 @@ def test_a_repair_undoes_what_others_did_before_the_table_was_guarded(
         make_base(OsDisk(), table.directory, 3)
         forget(OsDisk(), table.directory, 3, 100)
         assert DeltaLog(OsDisk(), table.directory).versions() == [3, 4]
-    repair = asyncio.run(_repaired(table))
+    repair = table.repair()
     assert repair.lost == []
     assert pl.read_delta(table.directory).sort(key).equals(before)
     with pytest.raises(Exception, match="pulsark"):
@@ -144,18 +140,6 @@ def test_a_repair_undoes_what_others_did_before_the_table_was_guarded(
     assert table.state() == 0
     actions = pl.DataFrame(DeltaTable(table.directory).get_add_actions(flatten=True))
     assert actions["null_count.entry_id"].null_count() == 0, "statistics are there again"
-
-
-async def _repaired(table: GrowingTable) -> Repair:
-    def entries_of(wanted: SealRange) -> AsyncIterator[Entries]:
-        raise AssertionError("all files are there")
-
-    root, repair = str(Path(table.directory).parents[2]), Repair()
-    store = MemoryMetadataStore(table._tree)
-    tables = inline_tables([root], store, Runtime())
-    await tables.repair(TOPIC, TABLE_ID, entries_of, 1 << 20, repair, give_up=False)
-    await tables.close()
-    return repair
 
 
 async def _forget_the_guard(table: GrowingTable) -> None:

@@ -6,8 +6,10 @@ one may skip files, and its count is compared with that of the table read as a w
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import duckdb
@@ -33,8 +35,11 @@ from pulsar.schema import (
 
 import pulsark
 from pulsark.admin_client.client import AdminClient
+from pulsark.runtime import OsDisk
+from pulsark.storage.table.log.delta_log import DeltaLog
 from tests.support.python_client import connected
 from tests.support.standalone import Standalone
+from tests.support.tables import GrowingTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -362,3 +367,56 @@ def _field_ids(fields: Any, above: str = "") -> Iterator[tuple[str, int]]:
             yield from _field_ids([kind.key_field, kind.item_field], f"{path}.")
         elif pa.types.is_list(kind):
             yield from _field_ids([kind.value_field], f"{path}.")
+
+
+@pytest.mark.spark
+def test_a_delta_stream_has_each_row_once_whatever_is_done_to_the_table(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    table = GrowingTable(tmp_path / "root")
+    table.attach(0, 5, 0, 10)
+    table.attach(0, 5, 10, 10)
+
+    def rows(**options: str) -> tuple[int, int]:
+        """What a stream has read when it goes on, and how many of these rows are different."""
+        place = tmp_path / "-".join(["stream", *options])
+        stream = spark.readStream.format("delta").options(**options).load(table.directory)
+        query = (
+            stream.select("ledger_id", "entry_id", "batch_index", "batch_size")
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(place / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(place / "rows"))
+        )
+        assert query.awaitTermination(120)
+        found = spark.read.parquet(str(place / "rows"))
+        return found.count(), found.distinct().count()
+
+    def whole() -> int:
+        return int(spark.read.format("delta").load(table.directory).count())
+
+    assert rows() == rows(ignoreDeletes="true") == (40, 40)
+    table.rewrite(5)
+    table.attach(0, 7, 0, 5)
+    assert rows() == rows(ignoreDeletes="true") == (50, 50) == (whole(), whole())
+    # As a log lacks a file that the table has: a repair brings no row twice.
+    path = DeltaTable(table.directory).files()[0]
+    gone = {"remove": {"path": path, "dataChange": False, "deletionTimestamp": 1}}
+    log = DeltaLog(OsDisk(), table.directory)
+    log.write(log.versions()[-1] + 1, json.dumps(gone).encode() + b"\n")
+    table.repair()
+    table.state()
+    table.attach(0, 7, 5, 5)
+    assert rows() == rows(ignoreDeletes="true") == (60, 60) == (whole(), whole())
+    table.rewrite(7, erased=[3, 4])
+    table.remove(5)
+    table.attach(0, 9, 0, 5)
+    assert rows(ignoreDeletes="true") == (70, 70), "what was read before, and what is new"
+    with pytest.raises(Exception, match="DELTA_SOURCE_IGNORE_DELETE"):
+        rows()
+    described = spark.sql(f"DESCRIBE HISTORY delta.`{table.directory}`").collect()
+    assert [row["operation"] for row in described][:4] == ["WRITE", "DELETE", "DELETE", "WRITE"]
+    assert described[1]["operationMetrics"]["numDeletedRows"] == "40"
+    assert {"OPTIMIZE", "COMPUTE STATS", "RESTORE"} <= {row["operation"] for row in described}
+    history = DeltaTable(table.directory).history()
+    assert history[1]["operationMetrics"]["numRemovedFiles"] == "1"

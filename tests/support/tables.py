@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
 
 import google_crc32c
@@ -14,20 +14,25 @@ from pulsark.metadata.paths import table_path
 from pulsark.runtime import OsDisk, Runtime
 from pulsark.schemas.definition import SchemaData
 from pulsark.schemas.value_schemas import ValueSchemas
+from pulsark.storage.managed_ledger.erasure import nothing
 from pulsark.storage.roots.root_files import RootFiles
 from pulsark.storage.table.attach import TableOwner
-from pulsark.storage.table.files.record import DataFile, SealedLedger, table_directory
+from pulsark.storage.table.files.record import DataFile, RowChange, SealedLedger, table_directory
 from pulsark.storage.table.files.seal import read_whole, seal
+from pulsark.storage.table.files.seal_range import SealRange
 from pulsark.storage.table.log.checkpoint import files_at
 from pulsark.storage.table.log.delta_log import DeltaLog, attach_number, files_of
 from pulsark.storage.table.log.folding import forget, make_base
 from pulsark.storage.table.log.missing_statistics import missing_statistics
+from pulsark.storage.table.process.process import Entries
 from pulsark.storage.table.process.reader import TableReader
+from pulsark.storage.table.table_repair import Repair
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch
 from pulsark.wire.entry import build_entry
 from pulsark.wire.topic_name import TopicName
 from tests.support.client_view import client_view
+from tests.support.inline_table import inline_tables
 
 NOW = 1_700_000_000_000
 
@@ -145,6 +150,39 @@ class GrowingTable:
             await owner.attach(files, value=values.kind)
 
         asyncio.run(main())
+
+    def rewrite(self, ledger_id: int, erased: Collection[int] = ()) -> None:
+        """Merge the files of a ledger; of entries that are ``erased``, no message stays."""
+
+        async def main() -> None:
+            owner = await self._owner()
+            self._attaches += 1
+            sealed = await owner.sealed(ledger_id)
+            assert sealed is not None
+            entries = [
+                (i, nothing(NOW) if i in erased else entry(i, 2)) for i in range(sealed.through + 1)
+            ]
+            place = (sealed.partition, ledger_id, [self.directory], self.files)
+            files = seal(entries, *place, f"n{self._attaches}")
+            change = RowChange.ERASE if erased else RowChange.MERGE
+            await owner.attach(files, sealed.files, change=change)
+
+        asyncio.run(main())
+
+    def repair(self) -> Repair:
+        """Repair the table, whose files are all there."""
+
+        async def main() -> Repair:
+            def entries_of(wanted: SealRange) -> AsyncIterator[Entries]:
+                raise AssertionError("all files are there")
+
+            root, repair = str(Path(self.directory).parents[2]), Repair()
+            tables = inline_tables([root], MemoryMetadataStore(self._tree), Runtime())
+            await tables.repair(TOPIC, TABLE_ID, entries_of, 1 << 20, repair, give_up=False)
+            await tables.close()
+            return repair
+
+        return asyncio.run(main())
 
     def remove(self, ledger_id: int) -> None:
         async def main() -> None:

@@ -1,14 +1,16 @@
-"""Is the metadata store as new as the tables, and is every file there that it names?"""
+"""Is the metadata store as new as the tables, and has every file that it names all of its bytes?"""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from typing import Literal
 
-from pulsark.cli.doctor.finding import FAILURE, OK, Finding, restoring
+from pulsark.cli.doctor.finding import FAILURE, OK, WARNING, Finding, restoring
 from pulsark.cli.doctor.stopped import Stopped
 from pulsark.errors import PulsarkError
 from pulsark.storage.backup.table_files import KnownTable, known_tables
+from pulsark.storage.table.files.root_files import checksum
 from pulsark.storage.table.log.delta_log import DeltaLog
 
 FILES_SHOWN = 3
@@ -23,7 +25,7 @@ def check(stopped: Stopped) -> Iterator[Finding]:
             sound = False
             yield finding
     if sound:
-        yield Finding("tables", OK, f"{len(tables)} tables, all files of them are there")
+        yield Finding("tables", OK, f"{len(tables)} tables, all bytes of their files are right")
 
 
 def _check(stopped: Stopped, table: KnownTable) -> Iterator[Finding]:
@@ -47,15 +49,38 @@ def _check(stopped: Stopped, table: KnownTable) -> Iterator[Finding]:
                 "the store is older",
                 f"put the newest metadata.db back\n{restoring(stopped.data.path)}",
             )
-    nowhere = [
-        name
+    states = {
+        name: [_state(stopped, f"{directory}/{name}", *table.files[name]) for directory in there]
         for name in sorted(table.files)
-        if not any(
-            _size(stopped, f"{directory}/{name}") == table.files[name] for directory in there
-        )
+    }
+    damaged = [
+        f"{directory}/{name}"
+        for name, found in states.items()
+        for directory, state in zip(there, found, strict=True)
+        if state == "damaged"
     ]
-    if nowhere:
-        yield _lost(table, nowhere)
+    nowhere = [name for name, found in states.items() if "ok" not in found]
+    if damaged:
+        yield _damaged(table, damaged, lost=bool(nowhere))
+    lost = [name for name in nowhere if "damaged" not in states[name]]
+    if lost:
+        yield _lost(table, lost)
+
+
+def _state(stopped: Stopped, path: str, size: int, crc: int) -> Literal["ok", "missing", "damaged"]:
+    """Return how a file is there: it is read as a whole if it has its size."""
+    try:
+        if stopped.files.size(path) != size:
+            return "missing"
+        file = stopped.files.open(path)
+        try:
+            return "ok" if checksum(file, size) == crc else "damaged"
+        finally:
+            file.close()
+    except FileNotFoundError:
+        return "missing"
+    except OSError:
+        return "damaged"
 
 
 def _is_there(stopped: Stopped, directory: str) -> bool:
@@ -63,13 +88,6 @@ def _is_there(stopped: Stopped, directory: str) -> bool:
         return bool(stopped.files.list(directory))
     except OSError:
         return False  # the check of the roots says so
-
-
-def _size(stopped: Stopped, path: str) -> int | None:
-    try:
-        return stopped.files.size(path)
-    except OSError:
-        return None
 
 
 def _lost(table: KnownTable, files: list[str]) -> Finding:
@@ -82,4 +100,22 @@ def _lost(table: KnownTable, files: list[str]) -> Finding:
         "bring the files back, from a backup for instance\n"
         f"pulsark tables repair {shlex.quote(table.topic)} (while the standalone runs: makes again "
         "what bookies still have, and says what is lost)",
+    )
+
+
+def _damaged(table: KnownTable, paths: list[str], *, lost: bool) -> Finding:
+    names = ", ".join(paths[:FILES_SHOWN]) + (", ..." if len(paths) > FILES_SHOWN else "")
+    topic = shlex.quote(table.topic)
+    copied = "run the job replicate_ledgers with --verify: it writes them again from other roots"
+    made = (
+        "bring the files back from a backup, or move them away and run, while the standalone "
+        f"runs:\npulsark tables repair {topic} (makes again what bookies still have, and says what "
+        "is lost)"
+    )
+    return Finding(
+        "tables",
+        FAILURE if lost else WARNING,
+        f"the table of {table.topic} has {len(paths)} files with other bytes than were written, "
+        f"{'some of them on every root' if lost else 'and all of them on another root'}: {names}",
+        made if lost else copied,
     )

@@ -40,8 +40,8 @@ class KnownTable:
     """Its directory below a storage root."""
     attached: int
     """The number of its last attach."""
-    files: Mapping[str, int]
-    """What its rows are in, relative to the directory, with the size of each in bytes."""
+    files: Mapping[str, tuple[int, int]]
+    """What its rows are in, relative to the directory: size in bytes, and CRC of all of them."""
     topic: str
 
 
@@ -67,11 +67,11 @@ def known_tables(nodes: Mapping[str, bytes]) -> list[KnownTable]:
     return tables
 
 
-def _named(document: Any) -> Iterator[tuple[str, int]]:
-    """Path and size of each file that a document says is in the table, and has not left it."""
+def _named(document: Any) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Path, size and CRC of each file that a document says is in the table, and has not left it."""
     if isinstance(document, dict):
         if "path" in document and "crc32c" in document:
-            yield str(document["path"]), int(document["size"])
+            yield str(document["path"]), (int(document["size"]), int(document["crc32c"]))
             return
         for key, value in document.items():
             if key not in ("removes", "left"):

@@ -10,12 +10,13 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import google_crc32c
 import pytest
 from typer.testing import CliRunner
 
 from pulsark.cli.app import app
 from pulsark.cli.doctor.data_dir import examine, run_data_doctor
-from pulsark.cli.doctor.finding import FAILURE, OK, Finding, shown
+from pulsark.cli.doctor.finding import FAILURE, OK, WARNING, Finding, shown
 from pulsark.cli.doctor.stopped import Stopped
 from pulsark.cli.terminal.errors import CommandError
 from pulsark.config.settings import Settings
@@ -126,7 +127,17 @@ def test_a_table_that_is_ahead_and_lacks_a_file(used: Path) -> None:
     topic = TopicName.parse("persistent://public/default/t")
     root = str(used / "bookies" / "bookie-1" / "ledgers" / "table")
     directory = table_directory(root, topic, "1" * 32)
-    file = DataFile("partition=-1/ledger_id=0/part-1.parquet", -1, 0, 0, 9, 10, 100, 5, {})
+    file = DataFile(
+        "partition=-1/ledger_id=0/part-1.parquet",
+        -1,
+        0,
+        0,
+        9,
+        10,
+        100,
+        google_crc32c.value(bytes(100)),
+        {},
+    )
     record = TableRecord("1" * 32, 1, (directory,)).intending(2, [file], [])
 
     async def write() -> None:
@@ -145,6 +156,15 @@ def test_a_table_that_is_ahead_and_lacks_a_file(used: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(bytes(file.size))
     assert findings(used)["tables"].status == OK
+    path.write_bytes(b"x" + bytes(file.size - 1))
+    damaged = findings(used)["tables"]
+    assert (damaged.status, str(path) in damaged.found) == (FAILURE, True)
+    assert "pulsark tables repair persistent://public/default/t " in damaged.todo
+    other = Path(directory.replace("bookie-1", "bookie-2"), file.path)
+    other.parent.mkdir(parents=True)
+    other.write_bytes(bytes(file.size))
+    assert findings(used)["tables"].status == WARNING
+    other.unlink()
     path.write_bytes(bytes(file.size - 1))
     assert "lacks 1 of 1 files" in findings(used)["tables"].found
     log.write(2, commit_of(record.intending(3, [], [file])))
