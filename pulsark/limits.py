@@ -19,6 +19,10 @@ postpone even their first command."""
 POSTPONED_SECONDS = TURN_SECONDS
 """Time of a turn for postponed commands."""
 
+REQUESTS_SECONDS = 2 * TURN_SECONDS
+"""Time of a turn for the steps of requests, those over HTTP and those of the binary protocol that
+wait for something. Later steps get the following turns."""
+
 STALL_LOGGED_SECONDS = 0.25
 """Stalls of the event loop at least this long are logged."""
 
@@ -256,6 +260,23 @@ SHOWN_PAYLOAD_BYTES_MAX = 16 << 20
 
 ANALYZED_ENTRIES_MAX = 10_000
 """Most entries one backlog analysis counts, like Pulsar's subscriptionBacklogScanMaxEntries."""
+
+JSON_ON_THE_LOOP_BYTES_MAX = 8 * 1024
+"""Larger JSON of a request is parsed in a thread, one body at a time. One of this size takes three
+milliseconds at most."""
+
+JSON_VALUES_MAX = 30_000
+"""Most values of a request's JSON: the parser holds the interpreter for about 10 ms."""
+
+HTTP_ANSWERS_BYTES_MAX = 64 << 20
+"""Bytes of all HTTP answers together that clients have not read. A role holds at most as much as it
+leaves free; above that its requests get 503."""
+
+HTTP_BODIES_BYTES_MAX = 32 << 20
+"""Bytes of all request bodies together, shared out in the same way."""
+
+HTTP_UNSENT_BYTES_MAX = 16 * 1024
+"""Unsent bytes of an HTTP connection above which its answer waits."""
 
 JSON_DEPTH_MAX = 32
 """Deepest nesting of a request's JSON; the deepest that Pulsar's tools send is five."""

@@ -14,6 +14,7 @@ from pulsark import __version__
 from pulsark.admin.http import errors, forwarding, places, spreading
 from pulsark.admin.http.broker_calls import CALL, BrokerGate
 from pulsark.admin.http.browsers import Gate
+from pulsark.admin.http.budgets import RequestGate, RoomGate
 from pulsark.admin.http.errors import refuse
 from pulsark.admin.http.guard import Guarded, login
 from pulsark.admin.http.places import ANYWHERE
@@ -83,6 +84,7 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
     app.state.stats = stats
     app.state.queries = QueryClaims(broker.clock)
     audit = broker.audit
+    app.state.scrapes = metrics.Scrapes()
     app.state.works = Works()
     app.state.parts_of_works = Works()  # of other brokers, which note what comes of the whole
     if audit is not None:
@@ -92,18 +94,18 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
     app.add_exception_handler(places.ToPartitions, spreading.to_partitions)
     app.add_exception_handler(places.ToBrokers, spreading.to_brokers)
     app.router.routes.extend(_routes())
-    served: ASGIApp = app
+    served: ASGIApp = RoomGate(app)
     if audit is not None:
         from pulsark.admin.http.audit import AuditGate
 
         closed = broker.settings.auditFailClosed
-        served = AuditGate(app, audit, broker.runtime, fail_closed=closed)
+        served = AuditGate(served, audit, broker.runtime, fail_closed=closed)
     if broker.logins is not None:
         from pulsark.admin.http.login import LoginGate
 
         served = LoginGate(served, broker.logins, broker.settings)
     served = RawPaths(served, broker.clock, Gate(broker.settings), _request_rate(broker))
-    return BrokerGate(served, broker.peers, broker.clock)
+    return RequestGate(BrokerGate(served, broker.peers, broker.clock), broker)
 
 
 def _routes() -> list[BaseRoute]:

@@ -193,7 +193,7 @@ class AdminServer:
             return
         finally:
             worker.close()
-        self._http = Http(config)
+        self._http = Http(config, self._broker.run_queue)
         for connection in list(self._waiting):
             connection.hand_over_if_complete()
 

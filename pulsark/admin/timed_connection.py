@@ -1,4 +1,6 @@
-"""uvicorn's connection, for clients that are slow on purpose: requests and answers have their time.
+"""uvicorn's connection, for clients that are slow on purpose, and for very many that are not.
+
+Requests and answers have their time, and reading requests has its share of each turn of the loop.
 
 uvicorn only bounds the pause between two requests. A client that sends a byte now and then, or that
 does not read its answer, would keep its connection for ever, and there are only so many.
@@ -12,7 +14,11 @@ from typing import TYPE_CHECKING, Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from pulsark.limits import HTTP_REQUEST_SECONDS, HTTP_UNREAD_SECONDS
+from pulsark.dispatch.loop.run_queue import RunQueue
+from pulsark.limits import HTTP_REQUEST_SECONDS, HTTP_UNREAD_SECONDS, HTTP_UNSENT_BYTES_MAX
+
+RUN_QUEUE = "run-queue"
+"""Where the state of a connection has the broker's run queue."""
 
 if TYPE_CHECKING:
     from pulsark.security.connection_slots import Slot
@@ -23,6 +29,9 @@ class TimedConnection(H11Protocol):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        self._run_queue: RunQueue = self.app_state[RUN_QUEUE]
+        self._postponed: list[bytes] = []
+        """What came and was not parsed yet."""
         self._unfinished: asyncio.TimerHandle | None = None
         """Ends a connection whose request does not come whole."""
         self._unread: asyncio.TimerHandle | None = None
@@ -44,7 +53,8 @@ class TimedConnection(H11Protocol):
     @property
     def is_idle(self) -> bool:
         """Whether no request is under way."""
-        return self.cycle is None or self.cycle.response_complete
+        done = self.cycle is None or self.cycle.response_complete
+        return done and not self._postponed
 
     def abort(self) -> None:
         """Close the connection for another one, which has its place at once."""
@@ -58,6 +68,30 @@ class TimedConnection(H11Protocol):
                 self._slot.log_in()
             self._slot.answered()
         super().on_response_complete()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """The socket is open."""
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=HTTP_UNSENT_BYTES_MAX)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, or postpone it if the turn's share for that is spent."""
+        if self._postponed:
+            self._postponed.append(data)
+        elif self._run_queue.is_late():
+            self._postponed.append(data)
+            self.transport.pause_reading()
+            self._run_queue.postpone(self._receive_postponed)
+        else:
+            super().data_received(data)
+
+    def _receive_postponed(self) -> None:
+        postponed, self._postponed = self._postponed, []
+        if self.transport.is_closing():
+            return
+        self.transport.resume_reading()
+        self.flow.read_paused = False
+        super().data_received(b"".join(postponed))
 
     def handle_events(self) -> None:
         """More has come of a request, or the one before it is answered."""
@@ -82,6 +116,7 @@ class TimedConnection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
+        self._postponed.clear()
         super().connection_lost(exc)
         if self._slot is not None:
             self._slot.leave()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     from pulsark.dispatch.broker import Broker
+    from pulsark.dispatch.loop.run_queue import RunQueue
     from pulsark.dispatch.stats.stats import Stats
     from pulsark.security.connection_slots import Slot
     from pulsark.security.peer import TlsPeer
@@ -57,8 +58,10 @@ def load(broker: Broker, stats: Stats) -> Config:
 class Http:
     """uvicorn's connections, without its server."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, run_queue: RunQueue) -> None:
         from uvicorn.server import ServerState
+
+        self._run_queue = run_queue
 
         self._config = config
         self._state = ServerState()
@@ -82,9 +85,11 @@ class Http:
         ``logs_in``: whether a complete request is as good as a login.
         """
         from pulsark.admin.http.requests import CERTIFICATE, SLOT, TLS_PEER, TRIAL
+        from pulsark.admin.timed_connection import RUN_QUEUE
 
         new: Any = self._config.http_protocol_class
         state = {CERTIFICATE: certificate, TLS_PEER: peer, TRIAL: trial, SLOT: slot}
+        state[RUN_QUEUE] = self._run_queue
         made = new(self._config, self._state, state)
         made.take_slot(slot, logs_in=logs_in)
         return cast("H11Protocol", made)

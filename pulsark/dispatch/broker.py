@@ -24,6 +24,7 @@ from pulsark.dispatch.dynamic_settings import DynamicSettings
 from pulsark.dispatch.lookup_limit import LookupLimit
 from pulsark.dispatch.loop.chores import Chores
 from pulsark.dispatch.loop.defects import Defects
+from pulsark.dispatch.loop.request_turns import LargeJobs, RequestTurns
 from pulsark.dispatch.loop.run_queue import RunQueue
 from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.dispatch.output_buffer import OutputBuffer
@@ -117,6 +118,8 @@ class Broker:
         self.urls = ServiceUrls()
         self.started_ms = self.clock.now_ms()
         self.run_queue = RunQueue(self.clock)
+        self.request_turns = RequestTurns(self.clock)
+        self.large_jobs = LargeJobs(runtime)
         self.defects = Defects(self.clock)
         self.registry = BrokerRegistry(metadata)
         self.leader = Leader(metadata)
@@ -438,6 +441,7 @@ class Broker:
         await self.cursor_logs.close()
         self.bundle_release.close()
         self.schemas.close()
+        self.large_jobs.close()
 
     @property
     def refuses_publishes(self) -> bool:

@@ -103,7 +103,7 @@ class AdminApi:
     @property
     def app(self) -> Any:
         """The application behind what lets requests in."""
-        return self._app._app._app
+        return self._app._app._app._app._app
 
     def close(self) -> None:
         self.run(self.broker.close())

@@ -8,6 +8,8 @@ from typing import Any
 from fastapi import Request
 from starlette.types import Message, Receive, Scope, Send
 
+from pulsark.admin.http.budgets import ACCOUNT, account_of
+
 REQUEST_ID = b"x-request-id"
 NAMED = "request-id"
 """Where a request's state has what the audit calls it."""
@@ -30,7 +32,7 @@ def scope_of(
         "raw_path": path.encode("latin-1"),
         "query_string": query.encode("latin-1"),
         "headers": headers,
-        "state": state,
+        "state": {ACCOUNT: account_of(request), **state},
     }
 
 

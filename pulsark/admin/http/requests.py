@@ -17,10 +17,17 @@ from fastapi import Depends, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.requests import ClientDisconnect
 
+from pulsark.admin.http.budgets import account_of
 from pulsark.admin.http.errors import fail
+from pulsark.admin.http.streams import JsonAnswer, is_light
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.stats.stats import Stats
-from pulsark.limits import HTTP_BODY_BYTES_MAX, JSON_DEPTH_MAX
+from pulsark.limits import (
+    HTTP_BODY_BYTES_MAX,
+    JSON_DEPTH_MAX,
+    JSON_ON_THE_LOOP_BYTES_MAX,
+    JSON_VALUES_MAX,
+)
 from pulsark.wire.position import EARLIEST, LATEST, Position
 from pulsark.wire.topic_name import TopicName, check_name_part
 
@@ -96,8 +103,8 @@ def empty() -> Response:
 
 
 def value(content: Any, status: int = 200) -> Response:
-    """A JSON value."""
-    return JSONResponse(content, status)
+    """A JSON value, which is built in steps if there is a lot of it."""
+    return JSONResponse(content, status) if is_light(content) else JsonAnswer(content, status)
 
 
 def text(content: str) -> Response:
@@ -173,6 +180,9 @@ def flag(request: Request, name: str, default: bool = False) -> bool:
 # and a text as a number or a flag.
 
 _BODY = "read-body"
+_BEFORE_VALUES = (b",", b":", b"[", b"{")
+_TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[,:\[{]', re.DOTALL)
+"""Texts, which hide what is in them, and what stands before a value."""
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _DECIMAL = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
 
@@ -189,6 +199,7 @@ async def body_bytes(request: Request) -> bytes:
             size += len(piece)
             if size > HTTP_BODY_BYTES_MAX:
                 raise fail(413, f"The body is larger than {HTTP_BODY_BYTES_MAX} bytes")
+            account_of(request).hold_body(len(piece))
             pieces.append(piece)
     except ClientDisconnect:  # nobody hears this; what is not caught would be taken for a defect
         raise fail(400, "The body ends early") from None
@@ -223,11 +234,42 @@ async def json_body(request: Request) -> Any:
     if not content:
         return None
     try:
-        parsed = json.loads(content, parse_constant=_no_constant, parse_float=_finite)
-        _check(parsed)
+        if len(content) <= JSON_ON_THE_LOOP_BYTES_MAX:
+            return _parsed(content)
+        broker: Broker = request.app.state.broker
+        return await broker.large_jobs.run(lambda: _parsed(content))
+    except TooManyValuesError:
+        raise fail(413, f"The body has more than {JSON_VALUES_MAX} values") from None
     except (ValueError, RecursionError):
         raise fail(400, "The body is not valid JSON") from None
+
+
+class TooManyValuesError(Exception):
+    """The parser would hold the interpreter for too long."""
+
+
+def _parsed(content: bytes) -> Any:
+    if len(content) > JSON_ON_THE_LOOP_BYTES_MAX:
+        _count_values(content)
+    parsed = json.loads(content, parse_constant=_no_constant, parse_float=_finite)
+    _check(parsed)
     return parsed
+
+
+def _count_values(content: bytes) -> None:
+    """Raise ``TooManyValuesError`` before anything is made of too many values.
+
+    Commas, colons and brackets within texts do not count. The fast count includes them, so the
+    exact one follows only where that finds too many.
+    """
+    if sum(map(content.count, _BEFORE_VALUES)) <= JSON_VALUES_MAX:
+        return
+    found = 0
+    for token in _TOKENS.finditer(content):
+        if token[0] in _BEFORE_VALUES:
+            found += 1
+            if found > JSON_VALUES_MAX:
+                raise TooManyValuesError
 
 
 def _no_constant(name: str) -> None:

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
-from typing import Any
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 
+from pulsark.admin.http.budgets import ACCOUNT, Account
+from pulsark.dispatch.loop.request_turns import pause
 from pulsark.dispatch.loop.turns import in_turns
-from pulsark.limits import HTTP_PIECE_BYTES, LEDGERS_PER_TURN_MAX
+from pulsark.limits import HTTP_PIECE_BYTES
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 ITEMS_PER_TURN = 1000
+ITEMS_PER_PIECE = 100
+WEIGHT_MAX = 2000
+"""Values, and texts of 64 characters, that are encoded at once."""
+STEP_BYTES = 32 * 1024
+BUILT_BYTES_MAX = 4 << 20
+"""Of a larger answer the rest is built while the client reads."""
+_BODY = "http.response.body"
 _separators = (",", ":")
 
 
 def streamed(pieces: AsyncIterator[str], media_type: str = "application/json") -> StreamingResponse:
     """An answer of many small pieces, which are put together for the socket."""
-    return StreamingResponse(_collected(pieces), media_type=media_type)
+    return StreamingResponse(collected(pieces), media_type=media_type)
 
 
-async def _collected(pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
+async def collected(pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
+    """Put small pieces together, and encode them."""
     waiting: list[str] = []
     size = 0
     async for piece in pieces:
@@ -57,29 +70,105 @@ async def json_object(fields: AsyncIterator[tuple[str, Any]]) -> AsyncIterator[s
     yield "{}" if before == "{" else "}"
 
 
-def long_value(thing: Any) -> StreamingResponse:
+class JsonAnswer(Response):
+    """A JSON value that is built and sent in steps.
+
+    It counts among what clients have not read. Up to some size it is built whole, so that nothing
+    but its bytes stays in memory while the client reads.
+    """
+
+    media_type = "application/json"
+
+    def __init__(self, content: Any, status: int = 200) -> None:
+        super().__init__(status_code=status)
+        self._content = content
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the value; 503 if its client has to read other answers first."""
+        account: Account = scope["state"][ACCOUNT]
+        pieces, self._content = collected(json_pieces(self._content)), None
+        built: deque[bytes] = deque()
+        size, is_whole = 0, True
+        async for piece in pieces:
+            built.append(piece)
+            size += len(piece)
+            if size > BUILT_BYTES_MAX:
+                is_whole = False
+                break
+        if scope["method"] == "GET":
+            account.expect_answer(size if is_whole else 2 * BUILT_BYTES_MAX)
+        length = [(b"content-length", str(size).encode())] if is_whole else []
+        headers = [(b"content-type", b"application/json"), *length]
+        await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
+        while built:
+            await send({"type": _BODY, "body": built.popleft(), "more_body": True})
+        if not is_whole:
+            async for piece in pieces:
+                await send({"type": _BODY, "body": piece, "more_body": True})
+        await send({"type": _BODY, "body": b"", "more_body": False})
+
+
+def long_value(thing: Any) -> JsonAnswer:
     """A JSON value with lists in it that may be very long."""
-    return streamed(json_pieces(thing))
+    return JsonAnswer(thing)
 
 
 async def json_pieces(thing: Any) -> AsyncIterator[str]:
-    """The pieces of an answer with lists in it that may be very long."""
-    if isinstance(thing, dict):
+    """The pieces of an answer that may be very long, built in steps."""
+    size = 0
+    for piece in _pieces(thing):
+        yield piece
+        size += len(piece)
+        if size > STEP_BYTES:
+            await pause()
+            size = 0
+
+
+def _pieces(thing: Any) -> Iterator[str]:
+    if is_light(thing):
+        yield encoded(thing)
+    elif isinstance(thing, dict):
         before = "{"
         for name, field in thing.items():
-            yield f"{before}{encoded(name)}:"
-            async for piece in json_pieces(field):
-                yield piece
+            yield f"{before}{encoded(str(name))}:"
+            yield from _pieces(field)
             before = ","
-        yield "{}" if before == "{" else "}"
-    elif isinstance(thing, list) and len(thing) > LEDGERS_PER_TURN_MAX:
-        for start in range(0, len(thing), LEDGERS_PER_TURN_MAX):
-            part = encoded(thing[start : start + LEDGERS_PER_TURN_MAX])[1:-1]
-            yield f"{',' if start else '['}{part}"
-            await asyncio.sleep(0)
+        yield "}"
+    elif isinstance(thing, list | tuple):
+        before = "["
+        for start in range(0, len(thing), ITEMS_PER_PIECE):
+            some = thing[start : start + ITEMS_PER_PIECE]
+            if is_light(some):
+                yield f"{before}{encoded(some)[1:-1]}"
+                before = ","
+                continue
+            for item in some:
+                yield before
+                yield from _pieces(item)
+                before = ","
         yield "]"
     else:
         yield encoded(thing)
+
+
+def is_light(thing: Any) -> bool:
+    """Return whether a value is encoded in a fraction of a millisecond."""
+    left, nodes = WEIGHT_MAX, [thing]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, dict):
+            left -= 2 * len(node)
+            if left < 0:
+                return False
+            nodes.extend(node.values())
+        elif isinstance(node, list | tuple):
+            left -= len(node)
+            if left < 0:
+                return False
+            nodes.extend(node)
+        elif isinstance(node, str):
+            left -= len(node) // 64
+    return left >= 0
 
 
 def encoded(thing: Any) -> str:

@@ -82,6 +82,12 @@ def message_response(
     return {f"X-Pulsar-{name}": value for name, value in headers.items()}, payload
 
 
+def shown_bytes(entry: bytes, limit: int) -> int:
+    """Return how many bytes the headers and the body of ``message_response`` have at most."""
+    said = parse_entry(entry).metadata.uncompressed_size
+    return len(entry) + (said if said <= limit else 0)
+
+
 def _headers(header: EntryHeader, iso_time: Callable[[int], str]) -> Iterator[tuple[str, str]]:
     metadata = header.metadata
     properties = {as_text(p.key): as_text(p.value) for p in metadata.properties}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import Request
 from fastapi.responses import Response
 
+from pulsark.admin.http.budgets import account_of
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, topic
 from pulsark.admin.http.paths import TOPICS
@@ -19,7 +22,7 @@ from pulsark.admin.http.requests import (
     value,
 )
 from pulsark.admin.http.streams import long_value
-from pulsark.admin.pulsar.message_headers import message_response
+from pulsark.admin.pulsar.message_headers import message_response, shown_bytes
 from pulsark.admin.pulsar.partitioned import refuse_base
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop.turns import in_turns
@@ -39,7 +42,9 @@ _READ_BYTES = 4 << 20
 
 
 @router.get(_ONE + "/position/{place}", needs=topic(T.PEEK_MESSAGES, of_subscription=True))
-async def peek(topic: TopicOf, name: SubscriptionOf, place: str, broker: BrokerOf) -> Response:
+async def peek(
+    topic: TopicOf, name: SubscriptionOf, place: str, request: Request, broker: BrokerOf
+) -> Response:
     """The entry at a place among those that are not acknowledged; the first has place 1.
 
     A subscription that does not exist is one that has acknowledged nothing.
@@ -50,22 +55,24 @@ async def peek(topic: TopicOf, name: SubscriptionOf, place: str, broker: BrokerO
     if subscription is None:
         if wanted > loaded.ledger.entries:
             raise fail(404, "The topic has fewer messages")
-        return await _message(broker, loaded, loaded.ledger.position_at(wanted - 1))
+        return await _message(request, loaded, loaded.ledger.position_at(wanted - 1))
     state = subscription.cursor.state
     for first, last in state.unacked_runs(state.mark_delete, LATEST):
         count = last.entry_id - first.entry_id + 1
         if wanted <= count:
             found = Position(first.ledger_id, first.entry_id + wanted - 1)
-            return await _message(broker, loaded, found)
+            return await _message(request, loaded, found)
         wanted -= count
     raise fail(404, "The subscription has fewer messages that are not acknowledged")
 
 
 @router.get("/{topic}/ledger/{ledger}/entry/{entry}", needs=topic(T.PEEK_MESSAGES))
-async def message_by_id(topic: TopicOf, ledger: str, entry: str, broker: BrokerOf) -> Response:
+async def message_by_id(
+    topic: TopicOf, ledger: str, entry: str, request: Request, broker: BrokerOf
+) -> Response:
     """The entry with an id; 404 unless the topic has it."""
     wanted = Position(number(ledger), number(entry))
-    return await _message(broker, await _single(broker, topic), wanted)
+    return await _message(request, await _single(broker, topic), wanted)
 
 
 @router.get("/{topic}/examinemessage", needs=topic(T.PEEK_MESSAGES))
@@ -82,7 +89,7 @@ async def examine(topic: TopicOf, request: Request, broker: BrokerOf) -> Respons
     if place > total:
         raise fail(404, f"The topic has only {total} messages")
     index = place - 1 if end == "earliest" else total - place
-    return await _message(broker, loaded, loaded.ledger.position_at(index))
+    return await _message(request, loaded, loaded.ledger.position_at(index))
 
 
 @router.get("/{topic}/backlog", needs=topic(T.GET_BACKLOG_SIZE))
@@ -188,9 +195,14 @@ async def _subscription(broker: Broker, topic: TopicName, name: str) -> tuple[To
     return loaded, subscription
 
 
-async def _message(broker: Broker, topic: Topic, wanted: Position) -> Response:
+async def _message(request: Request, topic: Topic, wanted: Position) -> Response:
+    """The entry as an answer. A large one counts to its client before it is decompressed."""
     found = await topic.entries.read(wanted, 1, 1)
     if not found or found[0].position != wanted:
         raise fail(404, "Message not found")
-    headers, body = message_response(wanted, found[0].data, iso_time, SHOWN_PAYLOAD_BYTES_MAX)
+    data = found[0].data
+    account_of(request).expect_answer(shown_bytes(data, SHOWN_PAYLOAD_BYTES_MAX))
+    make = partial(message_response, wanted, data, iso_time, SHOWN_PAYLOAD_BYTES_MAX)
+    broker: Broker = request.app.state.broker
+    headers, body = await broker.large_jobs.run(make)
     return Response(body, headers=headers, media_type="application/octet-stream")

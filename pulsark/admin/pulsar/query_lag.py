@@ -6,12 +6,12 @@ says it has read. Only topics in memory are looked at: those that a running quer
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any
 
 from pulsark.admin.pulsar.partitioned import leaves
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.loop.request_turns import pause
 from pulsark.dispatch.spark.query_claims import Query, QueryClaims
 from pulsark.dispatch.stats.iso_time import iso_time
 from pulsark.dispatch.topic.topic import Topic
@@ -40,7 +40,7 @@ async def described(
                 time = await _oldest(topic, query)
                 times += [] if time is None else [time]
         if count % _TOPICS_AT_ONCE == 0:
-            await asyncio.sleep(0)
+            await pause()
     found: dict[str, Any] = {
         "query": query.query_id,
         "client": query.client,

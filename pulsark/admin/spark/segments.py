@@ -21,7 +21,6 @@ the entries can always be had over Flight.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from itertools import chain, repeat
 from typing import Any
@@ -38,6 +37,7 @@ from pulsark.admin.http.requests import BrokerOf, TopicOf, flag, json_object, nu
 from pulsark.admin.http.streams import long_value
 from pulsark.admin.pulsar.partitioned import leaves
 from pulsark.dispatch.broker import Broker
+from pulsark.dispatch.loop.request_turns import pause
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.topic.message_count import count_messages
 from pulsark.dispatch.topic.topic import Topic
@@ -181,7 +181,7 @@ async def get_plans(request: Request, broker: BrokerOf, rights: RightsOf) -> Res
             if error.code is not ServerError.TopicNotFound:
                 raise
         if count % _TOPICS_AT_ONCE == 0:
-            await asyncio.sleep(0)  # those that are loaded are answered without a pause
+            await pause()  # those that are loaded are answered without a pause
     return long_value({"topics": found})
 
 

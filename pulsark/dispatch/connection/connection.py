@@ -24,6 +24,7 @@ from pulsark.dispatch.connection.sends import Sends
 from pulsark.dispatch.connection.served_client import ServedClient
 from pulsark.errors import ClientError, ProtocolError, ServerError
 from pulsark.limits import FRAME_OVERHEAD_BYTES
+from pulsark.security.decisions import owner_of
 from pulsark.security.peer import tls_peer, verified_certificate
 from pulsark.wire import pulsar_pb2 as pb
 
@@ -102,6 +103,10 @@ class Connection(asyncio.BufferedProtocol):
         """Who the client is; nobody is known without authentication."""
         return None if self.login is None else self.login.principal
 
+    def _owner(self) -> str:
+        principal = self.principal
+        return self.host if principal is None else owner_of(principal)
+
     @property
     def origin(self) -> Origin:
         """Where the client is, for an audit."""
@@ -159,7 +164,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport, self.settings.maxMessageSize, self.broker.output_buffer,
             self._on_write, self._on_room,
         )  # fmt: skip
-        self.requests = PendingRequests(self.broker.defects, self.output, self._on_request_ended)
+        self.requests = PendingRequests(
+            self.broker.defects, self.output, self.broker.request_turns, self._owner,
+            self._on_request_ended,
+        )  # fmt: skip
         self.intake = Intake(self, self._transport)
         self.keep_alive = KeepAlive(self)
         self.client = ServedClient(self)

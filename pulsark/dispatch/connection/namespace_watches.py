@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.connection import notices
+from pulsark.dispatch.loop.request_turns import pause
 from pulsark.dispatch.scalable.limits import NAMESPACE_WATCHES_PER_CONNECTION_MAX
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import TOPIC_NAMES_PER_TURN
@@ -110,7 +111,7 @@ class NamespaceWatch:
             update.diff.removed.extend(_taken(self._removed))
             update.diff.added.extend(_taken(self._added))
             output.send(change)
-            await asyncio.sleep(0)
+            await pause()
 
 
 def _taken(topics: dict[str, None]) -> list[str]:

@@ -13,13 +13,23 @@ if TYPE_CHECKING:
 
     from pulsark.dispatch.connection.output import Output
     from pulsark.dispatch.loop.defects import Defects
+    from pulsark.dispatch.loop.request_turns import RequestTurns
 
 
 class PendingRequests:
     """What is under way for a connection. The failure of a request is its answer."""
 
-    def __init__(self, defects: Defects, output: Output, ended: Callable[[], None]) -> None:
-        """``ended`` is called after each."""
+    def __init__(
+        self,
+        defects: Defects,
+        output: Output,
+        turns: RequestTurns,
+        owner: Callable[[], str],
+        ended: Callable[[], None],
+    ) -> None:
+        """``ended`` is called after each; ``owner`` says to which client its steps count."""
+        self._turns = turns
+        self._owner = owner
         self._defects = defects
         self._output = output
         self._ended: Callable[[], None] | None = ended
@@ -32,7 +42,7 @@ class PendingRequests:
 
     def close(self) -> None:
         """The connection is gone, and with it the need for answers."""
-        self._ended = None
+        self._ended, self._owner = None, _nobody
         for task in self._tasks:
             task.cancel()
 
@@ -41,11 +51,14 @@ class PendingRequests:
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            work.close()  # if it was cancelled before it began
+            guarded.close()  # if it was cancelled before it began
+            work.close()
             if self._ended is not None:
                 self._ended()
 
-        task = self._loop.create_task(self._guarded(work, request_id))
+        guarded = self._guarded(work, request_id)
+        owner = self._owner()
+        task = self._loop.create_task(self._turns.run(guarded, lambda: owner))
         self._tasks.add(task)
         task.add_done_callback(ended)
         return task
@@ -88,3 +101,8 @@ class PendingRequests:
     def _opened(self, key: tuple[str, int], task: asyncio.Task[None]) -> None:
         if self._opening.get(key) is task:
             del self._opening[key]
+
+
+def _nobody() -> str:
+    """The client is gone."""
+    return ""

@@ -59,6 +59,8 @@ class RunQueue:
         self._now = clock.monotonic
         self._waiting: deque[Callable[[], object]] = deque()
         self._postponed: deque[Callable[[], object]] = deque()
+        self._postponed_until = -math.inf
+        """The end of the rest after postponed work that took more than its share of a turn."""
         self._intake = TurnShare(clock, INTAKE_SECONDS)
         self._scheduled = False
         self._until = math.inf
@@ -92,7 +94,7 @@ class RunQueue:
         self._schedule()
 
     def _schedule(self) -> None:
-        if not self._scheduled:
+        if len(self) and not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._work_off)
 
@@ -130,13 +132,38 @@ class RunQueue:
             try:
                 self._work(self._waiting, TURN_SECONDS)
             finally:
-                self._work(self._postponed, POSTPONED_SECONDS)
+                self._work_off_postponed()
         finally:
             self._until = math.inf
             # Also when one of them fails, which the loop logs: the others go on.
             self._scheduled = len(self) > 0
             if self._scheduled:
-                asyncio.get_running_loop().call_soon(self._work_off)
+                self._go_on()
+
+    def _work_off_postponed(self) -> None:
+        """What a command takes beyond the share of its turn is not given to postponed ones again.
+
+        A client can send a command that takes tens of milliseconds, and a thousand clients can do
+        it at once. Between two of those, everybody else has as much time.
+        """
+        if not self._postponed:
+            return
+        begun = self._now()
+        if begun >= self._postponed_until:
+            try:
+                self._work(self._postponed, POSTPONED_SECONDS)
+            finally:
+                ended = self._now()
+                self._postponed_until = ended + max(0.0, ended - begun - 2 * POSTPONED_SECONDS)
+
+    def _go_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        rest = 0.0 if self._waiting else self._postponed_until - self._now()
+        if rest <= 0:
+            loop.call_soon(self._work_off)
+        else:
+            self._scheduled = False
+            loop.call_later(rest, self._schedule)
 
     def _work(self, waiting: deque[Callable[[], object]], seconds: float) -> None:
         if not waiting:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
+from pulsark.dispatch.loop.request_turns import pause
 from pulsark.limits import TOPICS_PER_TURN_MAX
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Pace:
         """A step was taken."""
         self._taken += 1
         if self._taken % self._at_once == 0:
-            await asyncio.sleep(0)
+            await pause()
 
 
 async def in_turns(things: Iterable[T], at_once: int = TOPICS_PER_TURN_MAX) -> AsyncIterator[T]:

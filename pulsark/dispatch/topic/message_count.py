@@ -6,9 +6,9 @@ on behind what it has counted, so no entry is looked at twice.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
+from pulsark.dispatch.loop.request_turns import pause
 from pulsark.dispatch.model.erased_entries import is_gone
 from pulsark.errors import ProtocolError
 from pulsark.limits import COUNTED_ENTRIES_MAX
@@ -68,7 +68,7 @@ async def count_messages(
             place = Position(position.ledger_id, position.entry_id + 1)
         if not progressed or last >= through:
             return Counted(counted, MessageId(*max(last, through)))
-        await asyncio.sleep(0)  # what is in memory is read without a pause
+        await pause()  # what is in memory is read without a pause
     return Counted(counted, MessageId(*last))
 
 

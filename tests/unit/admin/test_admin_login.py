@@ -57,7 +57,7 @@ def principal_of(api: AdminApi, **scope: Any) -> Principal | None:
     async def route(scope: Any, receive: Any, send: Any) -> None:
         found.append(scope["state"].get("principal"))
 
-    login = api._app._app._app
+    login = api._app._app._app._app
     before, login._app = login._app, route
     try:
         given = {"type": "http", "path": TENANTS, "headers": [], "client": ("10.0.0.1", 9)}

@@ -194,6 +194,7 @@ def test_a_request_that_waits_when_the_broker_stops_is_told_so(
             if begun:
                 head = {"type": "http.response.start", "status": 200, "headers": []}
                 await send(head)
+                await send({"type": "http.response.body", "body": b"[", "more_body": True})
             waiting.set()
             await asyncio.Event().wait()
 
