@@ -1,8 +1,9 @@
 """The main program of a process that a supervisor starts.
 
 Its standard input is a socket to the supervisor. It reads its duty there, then reports that it is
-ready, or why it cannot start. After that it sends an empty line each second as long as its event
-loop turns. When the supervisor's end closes, the process stops in order, as on SIGTERM.
+ready, or why it cannot start. After that a thread sends an empty line each second as long as the
+event loop gets on, however late it is. When the supervisor's end closes, the process stops in
+order, as on SIGTERM.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from pulsark.errors import ConfigError, PortInUseError, PulsarkError
 from pulsark.log_format import start_logging
 from pulsark.private_files import create_privately
-from pulsark.processes.duty import BEAT, BEAT_SECONDS, BOOKIE, Duty
+from pulsark.processes.duty import BEAT, BOOKIE, Duty
+from pulsark.processes.loop_watch import Heartbeat
 from pulsark.processes.until_signal import FAILED_STOP_SECONDS
 from pulsark.runtime import Runtime, collect_rarely, hand_over_promptly, raise_descriptor_limit
 from pulsark.tasks import heard
@@ -64,15 +66,20 @@ class ProcessLife:
         self._loop.add_reader(self._channel, self._hear)
         starting = self._loop.create_task(self._process.start())
         either: set[asyncio.Future[Any]] = {starting, self._ended}
+        heartbeat: Heartbeat | None = None
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not self._ended.done():
                 self._tell(ready=starting.result())
                 collect_rarely()
-                self._beat()
+                heartbeat = Heartbeat(self._beat)
             await self._ended
         finally:
-            await self._stop(starting)
+            try:
+                await self._stop(starting)
+            finally:
+                if heartbeat is not None:
+                    heartbeat.close()
 
     async def _stop(self, starting: asyncio.Task[dict[str, Any]]) -> None:
         signal.alarm(STOP_SECONDS)
@@ -98,7 +105,6 @@ class ProcessLife:
     def _beat(self) -> None:
         with contextlib.suppress(OSError):
             self._channel.send(BEAT)
-        self._loop.call_later(BEAT_SECONDS, self._beat)
 
     def _hear(self) -> None:
         try:

@@ -41,8 +41,9 @@ SOUND_SECONDS: Final = 30.0
 """A process that was ready for this long and dies is restarted after the short pause."""
 
 SILENT_BEATS_MAX: Final = 12
-"""A ready process that misses this many beats is killed: its event loop is blocked and its metadata
-session has expired. The supervisor counts its own beats, so a paused machine kills no process."""
+"""A ready process that misses this many beats is killed: its event loop has been in one and the
+same callback all the time, and its metadata session has expired. The supervisor counts its own
+beats, so a paused machine kills no process."""
 
 HOPELESS_STARTS: Final = 8
 """So many starts in a row fail for a reason that no restart mends until a role is given up. They
