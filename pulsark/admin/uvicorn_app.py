@@ -88,7 +88,7 @@ class Http:
         from pulsark.admin.timed_connection import RUN_QUEUE
 
         new: Any = self._config.http_protocol_class
-        state = {CERTIFICATE: certificate, TLS_PEER: peer, TRIAL: trial, SLOT: slot}
+        state: dict[str, Any] = {CERTIFICATE: certificate, TLS_PEER: peer, TRIAL: trial, SLOT: slot}
         state[RUN_QUEUE] = self._run_queue
         made = new(self._config, self._state, state)
         made.take_slot(slot, logs_in=logs_in)
