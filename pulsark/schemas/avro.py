@@ -96,9 +96,14 @@ class Enumeration(Named):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fixed(Named):
-    """A fixed number of bytes."""
+    """A fixed number of bytes.
+
+    ``precision`` and ``scale`` are those of a ``decimal``; a precision of 0 means plain bytes.
+    """
 
     size: int
+    precision: int = 0
+    scale: int = 0
 
     def __str__(self) -> str:
         return f"fixed {self.name}"
@@ -249,7 +254,13 @@ class _Parser:
         size = given.get("size")
         if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 1 << 31:
             raise InvalidSchemaDataError(f'fixed {name}: "size" is a number of bytes')
-        parsed = Fixed(name, _aliases(given, name), size)
+        digits = (0, 0)
+        if given.get("logicalType") == "decimal":
+            found = _digits_of(given)
+            # If the digits do not fit in the bytes, the bytes alone count, as in the specification.
+            if found is not None and (size > 16 or 1 << 8 * size > 2 * 10 ** min(found[0], 39)):
+                digits = found
+        parsed = Fixed(name, _aliases(given, name), size, *digits)
         self._named[name] = parsed
         return parsed
 
@@ -273,11 +284,21 @@ def _with_logical(found: AvroType, given: dict[str, Any]) -> AvroType:
     if not isinstance(found, Primitive) or not isinstance(logical, str):
         return found
     if logical == "decimal":
-        digits = [given.get("precision"), given.get("scale", 0)]
-        if not all(isinstance(each, int) and not isinstance(each, bool) for each in digits):
+        digits = _digits_of(given)
+        if digits is None:
             return found  # as the specification has it: the bytes alone count
         return Primitive(found.kind, logical, *digits)
     return Primitive(found.kind, logical)
+
+
+def _digits_of(given: dict[str, Any]) -> tuple[int, int] | None:
+    """Return precision and scale of a decimal, or None if they are not numbers."""
+    precision, scale = given.get("precision"), given.get("scale", 0)
+    if isinstance(precision, bool) or isinstance(scale, bool):
+        return None
+    if not isinstance(precision, int) or not isinstance(scale, int):
+        return None
+    return precision, scale
 
 
 def _full_name(name: str, namespace: str) -> str:

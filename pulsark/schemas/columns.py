@@ -1,15 +1,14 @@
 """The columns that show a schema's values: Delta's types, and how versions extend them.
 
 A type is what stands in the schema of a Delta table: a text such as ``long``, or the JSON object
-of a struct, an array or a map. Values that no column can show (a union of several types, a
-record that contains itself, a record without fields) have none; neither have fields whose names
-differ from an earlier one's only by upper and lower case, which engines do not tell apart.
+of a struct, an array or a map. A union of several types is a struct with one field for each type.
+A record that contains itself and a record without fields have no column; neither have fields whose
+names differ from an earlier one's only by upper and lower case, which engines do not tell apart.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,15 +27,23 @@ from pulsark.schemas.avro import (
     load_json,
     parse_avro,
 )
-from pulsark.schemas.column_types import BINARY, ColumnType, merged, struct, types_of
+from pulsark.schemas.column_types import (
+    BINARY,
+    LOCAL_TIMESTAMP,
+    ColumnType,
+    are_digits,
+    decimal_digits,
+    struct,
+    struct_field,
+    twin_of,
+    types_of,
+    widened,
+)
 from pulsark.schemas.definition import InvalidSchemaDataError, SchemaData, SchemaType
 from pulsark.schemas.protobuf import Field, Message, protobuf_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-DECIMAL_DIGITS_MAX: Final = 38
-"""The limit of Delta and of the engines that read it."""
 
 _OF_AVRO: Final[Mapping[tuple[str, str], str]] = {
     ("boolean", ""): "boolean",
@@ -45,6 +52,10 @@ _OF_AVRO: Final[Mapping[tuple[str, str], str]] = {
     ("long", ""): "long",
     ("long", "timestamp-millis"): "timestamp",
     ("long", "timestamp-micros"): "timestamp",
+    ("long", "local-timestamp-millis"): LOCAL_TIMESTAMP,
+    ("long", "local-timestamp-micros"): LOCAL_TIMESTAMP,
+    ("int", "time-millis"): "string",
+    ("long", "time-micros"): "string",
     ("float", ""): "float",
     ("double", ""): "double",
     ("bytes", ""): BINARY,
@@ -88,11 +99,12 @@ _OF_PROTOBUF: Final[Mapping[str, str]] = {
 _KEYS: Final = ("string", "boolean", "integer", "long")
 """What the key of a map may be."""
 
-_DECIMAL: Final = re.compile(r"decimal\(([1-9][0-9]?),([0-9][0-9]?)\)", re.ASCII)
-
 _SIMPLE: Final = {*_OF_AVRO.values(), *_OF_PRIMITIVES.values()}
 
 _SEPARATED = "SEPARATED"
+
+_UNIONS_TOO_LARGE_MAX: Final = 8
+"""Unions that may be too large for columns before a whole type counts as too large."""
 
 
 def value_type(schema: SchemaData) -> ColumnType:
@@ -104,11 +116,11 @@ def value_type(schema: SchemaData) -> ColumnType:
 
 
 def type_of_versions(schemas: Iterable[SchemaData]) -> ColumnType:
-    """The type of a new table, from the versions of the topic's schema, the oldest first."""
+    """Return the type that shows the values of all versions of a schema, the oldest first."""
     found: ColumnType = BINARY
     for schema in schemas:
         new = value_type(schema)
-        found = new if found == BINARY else merged(found, new)
+        found = new if found == BINARY else widened(found, new)
     return found
 
 
@@ -162,16 +174,20 @@ def _is_column_type(kind: Any) -> bool:
         }:
             return not rest and key in _KEYS and _is_column_type(inner)
         case {"type": "struct", "fields": [_, *_] as fields, **rest}:
-            pairs = [
-                (field["name"], field["type"])
-                for field in fields
-                if isinstance(field, dict)
-                and isinstance(field.get("name"), str)
-                and _is_column_type(field.get("type"))
-            ]
-            names = {name.lower() for name, _ in pairs}
-            return not rest and len(names) == len(fields) and struct(pairs) == kind
+            known = [field for field in fields if _is_field(field)]
+            names = {field["name"].lower() for field in known}
+            return not rest and len(names) == len(fields)
     return False
+
+
+def _is_field(field: Any) -> bool:
+    return (
+        isinstance(field, dict)
+        and isinstance(field.get("name"), str)
+        and isinstance(field.get("metadata"), dict)
+        and _is_column_type(field.get("type"))
+        and struct_field(field["name"], field["type"], twin_of(field)) == field
+    )
 
 
 def of_avro(avro: AvroType, as_json: bool = False) -> ColumnType | None:
@@ -188,54 +204,62 @@ def of_protobuf(message: Message) -> ColumnType:
 
 
 def branch_of(union: Union) -> AvroType | None:
-    """The one type that a union has besides null."""
-    branches = [branch for branch in union.branches if str(branch) != "null"]
+    """Return the one type that a union has besides null, or None."""
+    branches = members_of(union)
     return branches[0] if len(branches) == 1 else None
 
 
-def is_decimal(avro: Primitive) -> bool:
-    """Whether bytes are shown as the numbers that they stand for."""
-    is_one = (avro.kind, avro.logical) == ("bytes", "decimal")
-    return is_one and _are_digits(avro.precision, avro.scale)
+def members_of(union: Union) -> list[AvroType]:
+    """Return the types of a union besides null. If there are several, they are ``member0`` to n."""
+    return [branch for branch in union.branches if str(branch) != "null"]
 
 
-def decimal_digits(kind: str) -> tuple[int, int] | None:
-    """Precision and scale of a decimal; ``None`` of other types."""
-    found = _DECIMAL.fullmatch(kind)
-    if found is None:
-        return None
-    precision, scale = int(found[1]), int(found[2])
-    return (precision, scale) if _are_digits(precision, scale) else None
+def member_name(number: int) -> str:
+    """Return the field of a union's struct that has the values of one of its types."""
+    return f"member{number}"
 
 
-def _are_digits(precision: int, scale: int) -> bool:
-    return 1 <= precision <= DECIMAL_DIGITS_MAX and 0 <= scale <= precision
+def is_decimal(avro: Primitive | Fixed) -> bool:
+    """Return whether bytes are shown as the numbers that they stand for."""
+    if isinstance(avro, Primitive) and (avro.kind, avro.logical) != ("bytes", "decimal"):
+        return False
+    return are_digits(avro.precision, avro.scale)
 
 
 def as_held(avro: AvroType, column: ColumnType) -> AvroType:
-    """A type with bytes in place of decimals wherever a column holds bytes.
+    """Return a type without the logical types that a column does not have.
 
-    A table whose column was made from an earlier version of the schema keeps the column's type.
+    A table that was begun by an earlier release, or with an earlier version of the schema, has
+    numbers and bytes where a new table has times and decimals.
     """
     match avro, column:
-        case Primitive(), str() if column == BINARY and is_decimal(avro):
-            return PRIMITIVES["bytes"]
+        case Primitive(kind, logical), str() if logical and column == _OF_AVRO.get((kind, "")):
+            return PRIMITIVES[kind]
+        case Fixed(name, aliases, size), str() if column == BINARY:
+            return Fixed(name, aliases, size)
         case Union(branches), _:
-            shown = branch_of(avro)
-            return Union(tuple(as_held(b, column) if b is shown else b for b in branches))
+            members = members_of(avro)
+            types = types_of(column)
+            held = {
+                id(member): column if len(members) == 1 else types.get(member_name(number))
+                for number, member in enumerate(members)
+            }
+            return Union(
+                tuple(b if (c := held.get(id(b))) is None else as_held(b, c) for b in branches)
+            )
         case Array(items), {"type": "array", "elementType": inner}:
             return Array(as_held(items, inner))
         case Map(values), {"type": "map", "valueType": inner}:
             return Map(as_held(values, inner))
         case Record(name, aliases, fields), {"type": "struct"}:
             types = types_of(column)
-            held = {
+            found = {
                 field.name: replace(field, type=as_held(field.type, types[field.name]))
                 if field.name in types
                 else field
                 for field in fields.values()
             }
-            return Record(name, aliases, held)
+            return Record(name, aliases, found)
     return avro
 
 
@@ -273,6 +297,7 @@ class _AvroColumns:
         self._as_json = as_json
         self._left = VALUE_FIELDS_MAX
         self._levels_left = 2 * SCHEMA_DEPTH_MAX
+        self._unions_left = _UNIONS_TOO_LARGE_MAX
 
     def of(self, avro: AvroType, inside: tuple[str, ...]) -> ColumnType | None:
         """The type of a column; ``None`` without one. ``inside`` are the records around it."""
@@ -294,10 +319,11 @@ class _AvroColumns:
             case Enumeration():
                 return "string"
             case Fixed():
-                return "string" if self._as_json else BINARY
+                if self._as_json:
+                    return "string"
+                return f"decimal({avro.precision},{avro.scale})" if is_decimal(avro) else BINARY
             case Union():
-                branch = branch_of(avro)
-                return None if branch is None else self.of(branch, inside)
+                return self._union(avro, inside)
             case Array(items):
                 found = self.of(items, inside)
                 return found and _array(found)
@@ -308,12 +334,35 @@ class _AvroColumns:
                 return None if name in inside else self._struct(avro, (*inside, name))
         return None
 
+    def _union(self, union: Union, inside: tuple[str, ...]) -> ColumnType | None:
+        members = members_of(union)
+        if len(members) == 1:
+            return self.of(members[0], inside)
+        fields, left, levels = [], self._left, self._levels_left
+        try:
+            for number, member in enumerate(members):
+                self._spend()
+                found = self.of(member, inside)
+                if found:
+                    fields.append((member_name(number), found))
+        except _TooManyFieldsError:
+            # Other fields can be shown. Each attempt takes its time, so there are few.
+            self._unions_left -= 1
+            if not self._unions_left:
+                raise
+            self._left, self._levels_left = left, levels
+            return None
+        return struct(fields) if fields else None
+
+    def _spend(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise _TooManyFieldsError
+
     def _struct(self, record: Record, inside: tuple[str, ...]) -> ColumnType | None:
         fields = []
         for name in shown_fields(record):
-            self._left -= 1
-            if self._left < 0:
-                raise _TooManyFieldsError
+            self._spend()
             found = self.of(record.fields[name].type, inside)
             if found:
                 fields.append((name, found))

@@ -25,8 +25,8 @@ from pulsark.schemas.avro import (
     Record,
     Union,
 )
-from pulsark.schemas.column_types import ColumnType, fields_of
-from pulsark.schemas.columns import avro_of, branch_of, decimal_digits, shown_fields
+from pulsark.schemas.column_types import ColumnType, decimal_digits, fields_of
+from pulsark.schemas.columns import avro_of, branch_of, shown_fields
 from pulsark.schemas.definition import SchemaData, SchemaType
 
 if TYPE_CHECKING:

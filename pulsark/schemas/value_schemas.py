@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pulsark.schemas.column_types import BINARY, ColumnType, merged
+from pulsark.schemas.column_types import BINARY, ColumnType, in_tables, merged
 from pulsark.schemas.definition import SchemaData, SchemaType
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ class ValueSchemas:
 
         schemas = [schema for _, schema in versions]
         if table is None:
-            table = type_of_versions(schemas)
+            table = in_tables(type_of_versions(schemas))
         else:
             for schema in schemas:
-                table = merged(table, value_type(schema))
+                table = merged(table, in_tables(value_type(schema)))
         if table == BINARY:
             return cls()
         return cls(table, tuple(ValueSchema(version, schema) for version, schema in versions))

@@ -49,6 +49,10 @@ class TopicSchemaError(DataSourceError):
     """What is written has a schema that the topic does not take."""
 
 
+class SchemaChangedError(DataSourceError):
+    """The topic's schema has grown beyond the columns that the query began with."""
+
+
 def with_short_tracebacks(cls: _Class) -> _Class:
     """Let errors leave a class's public methods without the frames below them.
 

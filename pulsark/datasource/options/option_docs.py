@@ -162,6 +162,13 @@ OPTIONS: tuple[OptionDoc, ...] = (
         "raw (value is binary), string (value is text), auto (the fields of the topic's schema are "
         "columns) or json (the fields of valueSchema are)",
     ),
+    OptionDoc(
+        "schemaEvolutionMode",
+        (),
+        "fail",
+        "for valueFormat auto of a stream, when a newer schema version adds or widens columns: "
+        "fail (start the query again to read them) or ignore (the payload is kept in __valueRaw)",
+    ),
     OptionDoc("valueSchema", (), "", "for valueFormat json: the payload's fields, as DDL"),
     OptionDoc(
         "readTableFiles",

@@ -103,6 +103,7 @@ _OF_THE_PRESENT = (
     "endingOffsetsByTimestamp",
 )
 _STREAM_ONLY = (
+    "schemaEvolutionMode",
     "maxRowsPerTrigger",
     "maxBytesPerTrigger",
     "minRowsPerTrigger",
@@ -137,6 +138,7 @@ class Options:
     include_properties: bool
     value_format: str
     value_schema: str | None
+    fail_on_new_columns: bool
     read_table_files: bool
     pushdown: bool
     min_partitions: int | None
@@ -189,6 +191,7 @@ class Options:
             include_properties=_flag(given, "includeProperties", True),
             value_format=_value_format(given),
             value_schema=given.get("valueSchema"),
+            fail_on_new_columns=_fail_on_new_columns(given, streaming),
             read_table_files=_flag(given, "readTableFiles", True),
             pushdown=_flag(given, "pushdown", False),
             min_partitions=_optional(given, "minPartitions", positive),
@@ -454,6 +457,15 @@ def _value_format(given: Mapping[str, str]) -> str:
     if (found == "json") != ("valueSchema" in given):
         raise OptionError("options 'valueSchema' and 'valueFormat' json go together; set both")
     return found
+
+
+def _fail_on_new_columns(given: Mapping[str, str], streaming: bool | None) -> bool:
+    mode = _one_of(given, "schemaEvolutionMode", "fail", "ignore")
+    is_auto = _value_format(given) == "auto"
+    if "schemaEvolutionMode" in given and not is_auto:
+        raise OptionError("option 'schemaEvolutionMode' is for 'valueFormat' auto")
+    # A batch read asks for the schema each time.
+    return streaming is True and is_auto and mode == "fail"
 
 
 def _subscription(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import re
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
-from pulsark.schemas.column_types import ColumnType, struct
+from pulsark.schemas.column_types import ColumnType, decimal_digits, struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +35,7 @@ _DECIMALS = ("decimal", "dec", "numeric")
 _DIGITS_MAX = 38
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|\w+|[<>,:()])")
 _DEPTH_MAX = 20
+_EXACT = Context(prec=100)
 
 
 def parse_ddl(text: str) -> ColumnType:
@@ -145,44 +146,16 @@ def _tokens(text: str) -> Iterator[str]:
         place = match.end()
 
 
-def from_json_value(value: Any, kind: ColumnType) -> Any:
-    """Return what JSON says as Python's value of a type; None where it says none of that type.
+def json_scalar(value: Any, kind: ColumnType) -> Any:
+    """Return what JSON says as Python's value of a simple type; None where it says none of it.
 
     Dates and times are ISO 8601 texts, as Spark's ``from_json`` takes them by default, times
     without a zone are UTC, decimals are numbers or texts, and binary values are base64.
     """
-    if value is None:
-        return None
-    if isinstance(kind, str):
-        return _simple(value, kind)
-    match kind["type"]:
-        case "struct":
-            if not isinstance(value, dict):
-                return None
-            return {
-                field["name"]: from_json_value(value.get(field["name"]), field["type"])
-                for field in kind["fields"]
-            }
-        case "map":
-            if not isinstance(value, dict):
-                return None
-            return [(key, from_json_value(item, kind["valueType"])) for key, item in value.items()]
-    if not isinstance(value, list):
-        return None
-    return [from_json_value(item, kind["elementType"]) for item in value]
-
-
-def _simple(value: Any, kind: str) -> Any:
-    if kind.startswith("decimal("):
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
-            return None
-        scale = int(kind.removesuffix(")").partition(",")[2])
-        try:
-            return Decimal(str(value)).quantize(Decimal(1).scaleb(-scale))
-        except InvalidOperation:
-            return None
-    if kind not in ("date", "timestamp", "binary"):
-        return value
+    assert isinstance(kind, str)
+    digits = decimal_digits(kind)
+    if digits is not None:
+        return _decimal(value, *digits)
     if not isinstance(value, str):
         return None
     try:
@@ -194,3 +167,15 @@ def _simple(value: Any, kind: str) -> Any:
     except ValueError:
         return None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _decimal(value: Any, precision: int, scale: int) -> Decimal | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        given = Decimal(str(value))
+        found = given.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
+    except InvalidOperation:
+        return None
+    is_exact = found == given and len(found.as_tuple().digits) <= precision
+    return found if is_exact else None

@@ -90,6 +90,7 @@ class SplitReader:
             self.columns,
             schemas_of(options),
             json_values=options.value_format == "json",
+            fail_on_new_columns=options.fail_on_new_columns,
         )
         wanted = RowFilter(self.conditions)
         for split in partition.splits:

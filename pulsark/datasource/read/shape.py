@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsark.datasource.options.errors import DataSourceError
-from pulsark.datasource.read.ddl import from_json_value
+from pulsark.datasource.options.errors import DataSourceError, SchemaChangedError
+from pulsark.datasource.read.ddl import json_scalar
 from pulsark.rows import ROW_SCHEMA
 from pulsark.rows.values import ValueColumn
-from pulsark.rows.values.bounds import JsonBounds, repeated_width
-from pulsark.rows.values.json_form import loaded
-from pulsark.rows.values.types import arrow_type, column_of
+from pulsark.rows.values.json_values import DeclaredJson
+from pulsark.rows.values.losses import Losses
+from pulsark.rows.values.types import arrow_type
+from pulsark.schemas.column_types import types_of, widened
+from pulsark.schemas.columns import value_type
 from pulsark.schemas.definition import SchemaData
 from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
 
@@ -40,12 +43,23 @@ class Shape:
         schemas_of: Callable[[str], Schemas],
         *,
         json_values: bool = False,
+        fail_on_new_columns: bool = False,
     ) -> None:
+        """With ``fail_on_new_columns``, a schema that the columns cannot show is an error."""
+        self._fails = fail_on_new_columns
+        self._whole = set(columns) >= set(layout.columns)
+        self.lost: dict[str, Counter[str]] = {}
+        """Messages whose payload the columns do not show, by topic and path of the field."""
         self._layout = layout
         self._columns = columns
         self._schemas_of = schemas_of
         self._json = json_values
         self._values: dict[str, ValueColumn] = {}
+        self._declared = (
+            DeclaredJson(layout.payload, json_scalar)
+            if json_values and layout.payload is not None
+            else None
+        )
         self._asked: dict[str, set[bytes]] = {}
         stored = [layout.stored[name] for name in columns if name in layout.stored]
         self._typed = len(stored) < len(columns)
@@ -86,45 +100,77 @@ class Shape:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _payloads(self, batch: pa.RecordBatch, topic: str) -> tuple[pa.Array, pa.Array]:
-        """The values, and the payloads of which there is none."""
+        """Return the values, and the payloads that they do not show as a whole."""
         payloads = batch.column("value")
-        payload = self._layout.payload
-        assert payload is not None
-        if self._json:
-            kind = arrow_type(payload)
-            values = JsonBounds(repeated_width(kind)).decoded(
-                payloads,
-                lambda texts: column_of(
-                    [from_json_value(_loaded(text), payload) for text in texts.to_pylist()], kind
-                ),
-            )
-        elif payload == "binary":
+        lost = Losses(len(payloads))
+        if self._declared is not None:
+            values = self._declared.decode(payloads, lost)
+        elif self._layout.payload == "binary":
             values = payloads
         else:
-            values = self._decoded(payloads, batch.column("schema_version"), topic)
-        left = pc.if_else(pc.is_null(values), payloads, pa.scalar(None, pa.binary()))
-        return values, pc.coalesce(batch.column("value_raw"), left)
+            values = self._decoded(payloads, batch.column("schema_version"), topic, lost)
+        raw = batch.column("value_raw")
+        if not lost.rows.any():
+            return values, raw
+        self._report(topic, lost)
+        left = pc.if_else(pa.array(lost.rows), payloads, pa.scalar(None, pa.binary()))
+        return values, pc.coalesce(raw, left)
 
-    def _decoded(self, payloads: pa.Array, versions: pa.Array, topic: str) -> pa.Array:
+    def _report(self, topic: str, lost: Losses) -> None:
+        counts = self.lost.setdefault(topic, Counter())
+        for path, count in lost.counts.items():
+            counts[path] += count
+            if (topic, path) not in _warned and len(_warned) < _WARNINGS_MAX:
+                _warned.add((topic, path))
+                log.warning("%s; column %s has their payloads", lost_text(topic, path), _RAW)
+
+    def _decoded(
+        self, payloads: pa.Array, versions: pa.Array, topic: str, lost: Losses
+    ) -> pa.Array:
         carried = set(pc.unique(versions).to_pylist()) - {None}
         asked = self._asked.setdefault(topic, set())
         if topic not in self._values or not carried <= asked:
             # A version that is not in the newest list either was deleted.
             known = self._schemas_of(topic)
             asked.update(carried, known)
+            if self._fails:
+                self._check(topic, known)
             found = (ValueSchema(version, schema) for version, schema in known.items())
             assert self._layout.payload is not None
             self._values[topic] = ValueColumn(ValueSchemas(self._layout.payload, tuple(found)))
-        return self._values[topic].decode(payloads, versions)
+        return self._values[topic].decode(payloads, versions, lost)
+
+    def _check(self, topic: str, known: Schemas) -> None:
+        """Raise ``SchemaChangedError`` if the topic's schema has grown beyond the columns."""
+        payload = self._layout.payload
+        assert payload is not None
+        now = payload
+        for schema in known.values():
+            now = widened(now, value_type(schema))
+        have, found = types_of(payload), types_of(now)
+        wanted = found if self._whole else {n: found[n] for n in self._columns if n in found}
+        changed = [name for name, kind in wanted.items() if have.get(name) != kind]
+        if not found and now != payload:
+            changed = ["value"]
+        if changed:
+            raise SchemaChangedError(
+                f"{topic}: a newer version of the schema adds or widens {', '.join(changed[:20])}, "
+                "and this query began without. Start the query again to read them as columns, or "
+                "set option schemaEvolutionMode to ignore: such messages have their payload in "
+                f"{_RAW} then"
+            )
 
 
-def _loaded(text: bytes | None) -> Any:
-    """What JSON says, if it is an object; what is not in it is null."""
-    try:
-        found = loaded(text) if text is not None else None
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+_warned: set[tuple[str, str]] = set()
+"""Topics and paths that this process has warned of."""
+
+_WARNINGS_MAX = 10_000
+
+
+def lost_text(topic: str, path: str) -> str:
+    """Return what a log says of messages with values that do not fit."""
+    where = f"field {path}" if path else "the value as a whole"
+    return f"{topic}: some messages have values that do not fit the columns ({where})"
 
 
 def schemas_of(options: BrokerOptions) -> Callable[[str], Schemas]:

@@ -7,7 +7,6 @@ values: a column of structs, just as the topic's table has it, from which payloa
 from __future__ import annotations
 
 import base64
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -146,7 +145,7 @@ def _codec(schema: SchemaData, avro: AvroType | None) -> Codec | None:
         return None
     if schema.type is SchemaType.JSON:
         return JsonCodec(avro, JsonForm())
-    return avro_codec(avro, json.loads(schema.data))
+    return avro_codec(avro)
 
 
 def _together(rows: pa.RecordBatch, names: Sequence[str]) -> pa.StructArray:

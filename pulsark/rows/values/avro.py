@@ -5,7 +5,7 @@ Recursive records, and messages that the reader leaves, are read one by one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -27,16 +27,19 @@ from pulsark.rows.values.types import (
 from pulsark.schemas.columns import of_avro
 
 if TYPE_CHECKING:
-    from pulsark.schemas.avro import AvroType
+    from pulsark.rows.values.losses import Losses
+    from pulsark.schemas.avro import (
+        AvroType,
+    )
 
 
-def avro_codec(avro: AvroType, definition: Any) -> AvroCodec | AvroOneByOne | None:
-    """The codec of a type; ``None`` if no column can show it. ``definition`` is its JSON."""
+def avro_codec(avro: AvroType) -> AvroCodec | AvroOneByOne | None:
+    """Return the codec of a type, or None if no column can show it."""
     found = of_avro(avro)
     if found is None:
         return None
     shape = AvroShape(avro)
-    slow = AvroOneByOne(avro, definition, arrow_type(found), shape)
+    slow = AvroOneByOne(avro, arrow_type(found), shape)
     one_by_one = shape.is_recursive or shape.depth > VALUE_DEPTH_MAX
     return slow if one_by_one else AvroCodec(avro, slow, shape)
 
@@ -51,23 +54,26 @@ class AvroCodec:
         self._one_by_one = one_by_one
         self.type = one_by_one.type
 
-    def decode(self, payloads: pa.Array) -> pa.Array:
-        """Null where a payload is not a value of the schema, or more than that."""
+    def decode(self, payloads: pa.Array, lost: Losses) -> pa.Array:
+        """Return values, null where a payload is not a value of the schema, or more than that."""
         present = valid(payloads)
         if not present.all():
-            return spread(self.decode(payloads.drop_null()), present)
-        return self.bounds.decoded(payloads, self._decoded)
+            inner = lost.within("", np.flatnonzero(present))
+            return spread(self.decode(payloads.drop_null(), inner), present)
+        return self.bounds.decoded(payloads, self._decoded, lost)
 
-    def _decoded(self, payloads: pa.Array) -> pa.Array:
+    def _decoded(self, payloads: pa.Array, lost: Losses) -> pa.Array:
         if not len(payloads):
             return pa.nulls(0, self.type)
         reader = AvroReader(payloads, self._shape)
         found = reader.read(self._avro, self.type, np.arange(len(payloads)))
         assert found is not None
+        reader.report(lost)
         left = reader.left
         if not left.any():
             return with_nulls(found, reader.wrong())
-        rest = self._one_by_one.decoded(payloads.filter(pa.array(left)))
+        numbers = np.flatnonzero(left)
+        rest = self._one_by_one.decoded(payloads.take(pa.array(numbers)), lost.within("", numbers))
         places = np.arange(len(payloads))
         places[left] = len(payloads) + np.arange(len(rest))
         mask = reader.wrong() & ~left

@@ -8,7 +8,7 @@ that have one. If few are left, they are left to be read one by one.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -25,13 +25,12 @@ from pulsark.rows.arrow.arrays import (
     text,
 )
 from pulsark.rows.arrow.fields import varints as read_varints
-from pulsark.rows.values.avro_one_by_one import TIME_UNITS
+from pulsark.rows.values.avro_writer import nothing_of
 from pulsark.rows.values.decimals import decimals
+from pulsark.rows.values.losses import WHOLE, joined_path
 from pulsark.rows.values.primitives import dates, timestamps
-from pulsark.rows.values.types import (
-    spread,
-    with_nulls,
-)
+from pulsark.rows.values.times import DAY_TIMES, TIME_UNITS, times_of_day
+from pulsark.rows.values.types import spread, valid, with_nulls
 from pulsark.schemas.avro import (
     Array,
     AvroType,
@@ -41,12 +40,13 @@ from pulsark.schemas.avro import (
     Record,
     Union,
 )
-from pulsark.schemas.columns import branch_of, is_decimal
+from pulsark.schemas.columns import is_decimal, member_name, members_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pulsark.rows.values.bounds import AvroShape
+    from pulsark.rows.values.losses import Losses
 
 FEW: Final = 16
 """Elements are read together while at least this many messages have a next one: each numpy call has
@@ -63,6 +63,11 @@ _DATE: Final = "date"
 _FIXED_SIZES: Final = {"boolean": 1, "float": 4, "double": 8}
 _VARINT_BYTES_MAX: Final = 10
 _KEY: Final = Primitive("string")
+_MAP_KEY: Final = "(key)"
+"""The path of keys, which no field has: messages with one that is no text are left."""
+
+_Part: TypeAlias = "tuple[AvroType, pa.DataType | None, str]"
+"""What elements consist of: a type, that of its column if it has one, and its path."""
 
 
 class AvroReader:
@@ -82,14 +87,36 @@ class AvroReader:
         self._bad = np.zeros(len(payloads), np.bool_)
         self.left = np.zeros(len(payloads), np.bool_)
         """Messages that have to be read one by one."""
+        self._lost: dict[str, list[Ints]] = {}
 
     def wrong(self) -> Bools:
         """Messages that were not read, or not to their end."""
         found: Bools = self._bad | (self._position != self._ends)
         return found
 
-    def read(self, avro: AvroType, kind: pa.DataType | None, rows: Ints) -> pa.Array | None:
-        """The next value of the given messages. Without a column, ``None``, it is passed over."""
+    def report(self, lost: Losses) -> None:
+        """Report the losses of the messages that were read, and those that were not read."""
+        wrong = self.wrong() & ~self.left
+        good = ~(wrong | self.left)
+        for path, parts in self._lost.items():
+            rows = np.concatenate(parts)
+            lost.add(path, rows[good[rows]])
+        lost.where(WHOLE, wrong)
+
+    def _lose(self, path: str, rows: Ints) -> None:
+        if len(rows):
+            self._lost.setdefault(path, []).append(rows)
+
+    def _shown(self, column: pa.Array, path: str, rows: Ints) -> pa.Array:
+        """Report where a column is null because it has no place for a value."""
+        if column.null_count:
+            self._lose(path, rows[~valid(column)])
+        return column
+
+    def read(
+        self, avro: AvroType, kind: pa.DataType | None, rows: Ints, path: str = ""
+    ) -> pa.Array | None:
+        """Return the next value of the given messages. Without a column it is passed over."""
         self._reads += 1
         if self._reads == READS_MAX:
             self.left[:] = True
@@ -103,48 +130,74 @@ class AvroReader:
                 return None
         match avro:
             case Primitive():
-                return self._primitive(avro, rows)
+                return self._primitive(avro, rows, path)
             case Enumeration():
-                return self._of_numbers(avro, self._longs(rows), rows)
+                return self._of_numbers(avro, self._longs(rows), rows, path)
             case Fixed(size=size):
-                return slices(self._buffer, *self._take(rows, np.full(len(rows), size, np.int64)))
+                starts, ends = self._take(rows, np.full(len(rows), size, np.int64))
+                if is_decimal(avro):
+                    return self._shown(decimals(self._data, starts, ends, avro), path, rows)
+                return slices(self._buffer, starts, ends)
             case Union():
-                return self._union(avro, kind, rows)
+                return self._union(avro, kind, rows, path)
             case Record():
-                return self._record(avro, kind, rows)
+                return self._record(avro, kind, rows, path)
             case Array(items):
-                return self._array(items, kind, rows)
-        return self._map(avro.values, kind, rows)
+                return self._array(items, kind, rows, path)
+        return self._map(avro.values, kind, rows, path)
 
-    def _record(self, record: Record, kind: pa.DataType | None, rows: Ints) -> pa.Array | None:
+    def _record(
+        self, record: Record, kind: pa.DataType | None, rows: Ints, path: str
+    ) -> pa.Array | None:
         columns: dict[str, pa.Array | None] = {}
         for name, field in record.fields.items():
             shown = kind is not None and kind.get_field_index(name) >= 0
             of_field = kind.field(name).type if kind is not None and shown else None
-            columns[name] = self.read(field.type, of_field, rows)
+            inside = joined_path(path, name)
+            if kind is None or shown:
+                columns[name] = self.read(field.type, of_field, rows, inside)
+            else:
+                self._pass_over(field.type, rows, inside)
         if kind is None:
             return None
         found = [columns[field.name] for field in kind]
         return pa.StructArray.from_arrays(found, fields=list(kind))
 
-    def _primitive(self, avro: Primitive, rows: Ints) -> pa.Array:
+    def _pass_over(self, avro: AvroType, rows: Ints, path: str) -> None:
+        """Read something that has no column, and report where it is more than nothing."""
+        start: Ints = self._position[rows].copy()
+        self._skip(avro, rows)
+        sizes = self._position[rows] - start
+        nothing = nothing_of(avro)
+        if nothing is None:
+            same = np.zeros(len(rows), np.bool_)
+        else:
+            same = sizes == len(nothing)
+            if nothing:
+                same &= self._data[start] == nothing[0]
+        self._lose(path, rows[~same])
+
+    def _skip(self, avro: AvroType, rows: Ints) -> None:
+        known, self._lost = self._lost, {}
+        self.read(avro, None, rows)
+        self._lost = known
+
+    def _primitive(self, avro: Primitive, rows: Ints, path: str) -> pa.Array:
         if avro.kind in ("int", "long"):
-            return self._of_numbers(avro, self._longs(rows), rows)
+            return self._of_numbers(avro, self._longs(rows), rows, path)
         if avro.kind in _FIXED_SIZES:
             size = _FIXED_SIZES[avro.kind]
             starts, _ = self._take(rows, np.full(len(rows), size, np.int64))
             return self._of_cells(avro, starts, rows)
         starts, ends = self._take(rows, self._longs(rows))
         if is_decimal(avro):
-            return decimals(self._data, starts, ends, avro)
+            return self._shown(decimals(self._data, starts, ends, avro), path, rows)
         found = slices(self._buffer, starts, ends)
         if avro.kind == "bytes":
             return found
         shown = text(found)
         if shown is None:
-            broken = not_text(found)
-            self._check(rows, ~broken)
-            shown = text(with_nulls(found, broken))
+            shown = self._shown(text(with_nulls(found, not_text(found))), path, rows)
         return shown
 
     def _of_cells(self, avro: Primitive, starts: Ints, rows: Ints) -> pa.Array:
@@ -157,59 +210,85 @@ class AvroReader:
         code = "<f4" if avro.kind == "float" else "<f8"
         return pa.array(np.ascontiguousarray(cells).view(code)[:, 0])
 
-    def _of_numbers(self, avro: AvroType, numbers: Ints, rows: Ints) -> pa.Array:
-        """What is written as a number."""
+    def _of_numbers(self, avro: AvroType, numbers: Ints, rows: Ints, path: str) -> pa.Array:
+        """Return what is written as a number."""
         if isinstance(avro, Enumeration):
-            good = self._check(rows, (numbers >= 0) & (numbers < len(avro.symbols)))
-            places = np.where(good, numbers, 0)
-            if not avro.symbols:
-                return pa.nulls(len(rows), pa.string())
-            return pa.array(avro.symbols, pa.string()).take(pa.array(places))
+            outside = (numbers < 0) | (numbers >= len(avro.symbols))
+            symbols = pa.array(avro.symbols or [""], pa.string())
+            found = symbols.take(pa.array(np.where(outside, 0, numbers), mask=outside))
+            return self._shown(found, path, rows)
         assert isinstance(avro, Primitive)
         if avro.kind == "int":
             good = self._check(rows, numbers == numbers.astype(np.int32))
             numbers = np.where(good, numbers, 0)
-            return dates(numbers) if avro.logical == _DATE else pa.array(numbers, pa.int32())
+            if avro.logical == _DATE:
+                return self._shown(dates(numbers), path, rows)
+        if avro.logical in DAY_TIMES:
+            return self._shown(times_of_day(numbers, DAY_TIMES[avro.logical]), path, rows)
         unit = TIME_UNITS.get(avro.logical)
-        return pa.array(numbers) if unit is None else timestamps(numbers, unit)
+        if unit is None:
+            return pa.array(numbers, pa.int32() if avro.kind == "int" else pa.int64())
+        found = self._shown(timestamps(numbers, unit), path, rows)
+        return found.cast(pa.timestamp("us")) if avro.logical.startswith("local-") else found
 
-    def _union(self, union: Union, kind: pa.DataType | None, rows: Ints) -> pa.Array | None:
+    def _union(
+        self, union: Union, kind: pa.DataType | None, rows: Ints, path: str
+    ) -> pa.Array | None:
         places = self._longs(rows)
         self._check(rows, (places >= 0) & (places < len(union.branches)))
-        shown = branch_of(union) if kind is not None else None
+        members = members_of(union)
+        columns: dict[str, pa.Array] = {}
         found = None
         for place, branch in enumerate(union.branches):
             here = places == place
-            if branch is shown:
-                found = spread(self.read(branch, kind, rows[here]), here)
+            name, inside, of_branch = "", path, kind
+            if str(branch) == "null":
+                of_branch = None
+            elif kind is not None and len(members) > 1:
+                name = member_name(members.index(branch))
+                inside = joined_path(path, name)
+                shown = kind.get_field_index(name) >= 0
+                of_branch = kind.field(name).type if shown else None
+                if not shown:
+                    self._lose(inside, rows[here])
+            if of_branch is not None:
+                found = spread(self.read(branch, of_branch, rows[here], inside), here)
+                columns[name] = found
             elif here.any():
-                self.read(branch, None, rows[here])
-        return found
+                self._skip(branch, rows[here])
+        if kind is None or len(members) == 1:
+            return found
+        arrays = [columns[field.name] for field in kind]
+        none = np.logical_and.reduce([~valid(each) for each in arrays])
+        fields = list(kind)
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(none))
 
     # -- arrays and maps -------------------------------------------------------------------
 
-    def _array(self, items: AvroType, kind: pa.DataType | None, rows: Ints) -> pa.Array | None:
+    def _array(
+        self, items: AvroType, kind: pa.DataType | None, rows: Ints, path: str
+    ) -> pa.Array | None:
+        path = f"{path}[]"
         counts = self._counts(rows)
         of_items = None if kind is None else kind.value_type
         if isinstance(items, Enumeration) or str(items) in ("int", "long"):
             counts, starts = self._numbers_of(counts, rows)
             numbers = from_zigzag(read_varints(self._data, starts)[0])
-            found = self._of_numbers(items, numbers, np.repeat(rows, counts))
+            found = self._of_numbers(items, numbers, np.repeat(rows, counts), path)
         elif str(items) in _FIXED_SIZES and isinstance(items, Primitive):
             counts, starts = self._cells_of(counts, rows, _FIXED_SIZES[items.kind])
             found = self._of_cells(items, starts, np.repeat(rows, counts))
         else:
-            counts, places, rounds = self._rounds(counts, rows, [(items, of_items)])
+            counts, places, rounds = self._rounds(counts, rows, [(items, of_items, path)])
             found = _in_order(rounds[0], places, of_items)
         self._end_blocks(counts, rows)
         return None if kind is None else pa.ListArray.from_arrays(ends_of(counts), found, kind)
 
-    def _map(self, values: AvroType, kind: pa.DataType | None, rows: Ints) -> pa.Array | None:
+    def _map(
+        self, values: AvroType, kind: pa.DataType | None, rows: Ints, path: str
+    ) -> pa.Array | None:
         of_values = None if kind is None else kind.item_type
-        parts: list[tuple[AvroType, pa.DataType | None]] = [
-            (_KEY, pa.string()),
-            (values, of_values),
-        ]
+        parts: list[_Part] = [(_KEY, pa.string(), _MAP_KEY), (values, of_values, f"{path}[]")]
         counts, places, rounds = self._rounds(self._counts(rows), rows, parts)
         self._end_blocks(counts, rows)
         if kind is None:
@@ -217,6 +296,8 @@ class AvroReader:
         keys = pc.fill_null(_in_order(rounds[0], places, pa.string()), "")
         items = _in_order(rounds[1], places, of_values)
         ends = ends_of(counts)
+        for broken in self._lost.pop(_MAP_KEY, ()):
+            self.left[broken] = True
         # The last one of equal keys counts.
         self.left[rows[repeated_names(keys, ends.to_numpy())]] = True
         return pa.MapArray.from_arrays(ends, keys, items, kind)
@@ -235,7 +316,7 @@ class AvroReader:
         self.left[some[self._longs(some) != 0]] = True
 
     def _rounds(
-        self, counts: Ints, rows: Ints, parts: Sequence[tuple[AvroType, pa.DataType | None]]
+        self, counts: Ints, rows: Ints, parts: Sequence[_Part]
     ) -> tuple[Ints, Ints, list[list[Any]]]:
         """Elements of some parts each, read for all messages together: how many each message has,
         where each of the elements belongs, and for each part the columns that were read."""
@@ -247,8 +328,8 @@ class AvroReader:
             if len(more) < FEW or len(owners) == ROUNDS_MAX:
                 self.left[rows[more]] = True
                 break
-            for (avro, kind), columns in zip(parts, rounds, strict=True):
-                columns.append(self.read(avro, kind, rows[more]))
+            for (avro, kind, path), columns in zip(parts, rounds, strict=True):
+                columns.append(self.read(avro, kind, rows[more], path))
             done[more] += 1
             owners.append(more)
         firsts = np.cumsum(done) - done

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +17,10 @@ from pulsark.rows.arrow.arrays import (
     to_zigzag,
     varints,
 )
-from pulsark.rows.arrow.schema import TIMESTAMP
-from pulsark.rows.values.avro_one_by_one import TIME_UNITS
 from pulsark.rows.values.bounds import is_empty
-from pulsark.rows.values.decimals import decimal_bytes
+from pulsark.rows.values.decimals import decimal_bytes, fixed_decimal_bytes
 from pulsark.rows.values.primitives import as_cells
+from pulsark.rows.values.times import DAY_TIMES, TIME_UNITS, since_midnight
 from pulsark.rows.values.types import (
     from_start,
     spread,
@@ -37,7 +36,10 @@ from pulsark.schemas.avro import (
     Record,
     Union,
 )
-from pulsark.schemas.columns import branch_of
+from pulsark.schemas.columns import member_name, members_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _END: Final = b"\0"
 """The end of an array or a map: a block without elements."""
@@ -69,14 +71,18 @@ def avro_pieces(avro: AvroType, values: pa.Array) -> list[pa.Array] | None:
         case Enumeration(symbols=symbols):
             places = pc.index_in(values, pa.array(symbols, pa.string()))
             return [_longs(pc.fill_null(places, 0).to_numpy())]
-        case Fixed():
-            return [values]
+        case Fixed(size=size):
+            return [
+                fixed_decimal_bytes(values, size) if pa.types.is_decimal(values.type) else values
+            ]
     return _primitive_pieces(avro, values)
 
 
 def _union_pieces(union: Union, values: pa.Array) -> list[pa.Array] | None:
-    branch = branch_of(union)
-    assert branch is not None
+    members = members_of(union)
+    if len(members) > 1:
+        return _member_pieces(union, members, values)
+    (branch,) = members
     place = union.branches.index(branch)
     here = valid(values)
     inside = avro_pieces(branch, values.drop_null())
@@ -90,6 +96,29 @@ def _union_pieces(union: Union, values: pa.Array) -> list[pa.Array] | None:
     return [pc.coalesce(spread(written, here), _branch(1 - place, 1)[0])]
 
 
+def _member_pieces(
+    union: Union, members: Sequence[AvroType], values: pa.Array
+) -> list[pa.Array] | None:
+    """Return pieces of a struct with a field for each type. Its first one that is not null counts.
+
+    If there is none, and null is none of the types, this is not equal to what was sent.
+    """
+    found = pa.nulls(len(values), pa.binary())
+    columns = dict(zip(values.type.names, values.flatten(), strict=True))
+    for number, member in enumerate(members):
+        column = columns.get(member_name(number))
+        if column is None or column.null_count == len(column):
+            continue
+        here = valid(column)
+        inside = avro_pieces(member, column.drop_null())
+        if inside is not None:
+            count = int(here.sum())
+            written = joined([_branch(union.branches.index(member), count), *inside], count)
+            found = pc.coalesce(found, spread(written, here))
+    nothing = nothing_of(union)
+    return [found if nothing is None else pc.fill_null(found, nothing)]
+
+
 def _record_pieces(record: Record, values: pa.Array) -> list[pa.Array] | None:
     columns = dict(zip(values.type.names, values.flatten(), strict=True))
     pieces: list[pa.Array] = []
@@ -97,7 +126,7 @@ def _record_pieces(record: Record, values: pa.Array) -> list[pa.Array] | None:
         if name in columns:
             found = avro_pieces(field.type, columns[name])
         else:
-            nothing = _nothing(field.type)
+            nothing = nothing_of(field.type)
             found = None if nothing is None else [pa.repeat(pa.scalar(nothing), len(values))]
         if found is None:
             return None
@@ -105,8 +134,8 @@ def _record_pieces(record: Record, values: pa.Array) -> list[pa.Array] | None:
     return pieces
 
 
-def _nothing(avro: AvroType) -> bytes | None:
-    """How it is written that there is no value, of a type without a column."""
+def nothing_of(avro: AvroType) -> bytes | None:
+    """Return how it is written that there is no value, or None if a type has no such value."""
     match avro:
         case Union(branches):
             nulls = [place for place, branch in enumerate(branches) if str(branch) == "null"]
@@ -145,8 +174,10 @@ def _primitive_pieces(avro: Primitive, values: pa.Array) -> list[pa.Array]:
         case "int" | "long":
             if pa.types.is_date32(values.type):
                 values = values.cast(pa.int32())
+            if pa.types.is_string(values.type):
+                return [_longs(since_midnight(values, DAY_TIMES[avro.logical]))]
             numbers = pc.fill_null(values.cast(pa.int64()), 0).to_numpy()
-            unit = TIME_UNITS.get(avro.logical) if values.type == TIMESTAMP else None
+            unit = TIME_UNITS.get(avro.logical) if pa.types.is_timestamp(values.type) else None
             return [_longs(numbers // unit if unit is not None else numbers)]
         case "float" | "double":
             code = "<f4" if avro.kind == "float" else "<f8"
@@ -159,7 +190,7 @@ def _primitive_pieces(avro: Primitive, values: pa.Array) -> list[pa.Array]:
 
 
 def _branch(place: int, count: int) -> pa.Array:
-    return cells_of(np.full((count, 1), place * 2, np.uint8))
+    return _longs(np.full(count, place))
 
 
 def _longs(numbers: npt.NDArray[Any]) -> pa.Array:

@@ -28,6 +28,7 @@ from pulsark.limits import (
     VALUE_ITEMS_MAX,
 )
 from pulsark.rows.arrow.arrays import offsets_of
+from pulsark.rows.values.losses import WHOLE, Losses
 from pulsark.rows.values.types import spread
 from pulsark.schemas.avro import Array, AvroType, Fixed, Map, Primitive, Record, Union
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 _VARINT_BYTES_MAX: Final = 10
 _SIZES: Final = {"boolean": 1, "float": 4, "double": 8}
 
-Decode: TypeAlias = Callable[[pa.Array], pa.Array]
+Decode: TypeAlias = Callable[[pa.Array, Losses], pa.Array]
 
 
 class Bounds:
@@ -53,13 +54,15 @@ class Bounds:
         self.refused = 0
         """Payloads that were beyond the bounds so far."""
 
-    def decoded(self, payloads: pa.Array, decode: Decode) -> pa.Array:
+    def decoded(self, payloads: pa.Array, decode: Decode, lost: Losses) -> pa.Array:
         """Decode payloads. Those beyond the bounds become null."""
         within = self.within(payloads)
         if within is None:
-            return decode(payloads)
+            return decode(payloads, lost)
         self.refused += int((~within).sum())
-        return spread(decode(payloads.filter(pa.array(within))), within)
+        lost.where(WHOLE, ~within)
+        inner = lost.within("", np.flatnonzero(within))
+        return spread(decode(payloads.filter(pa.array(within)), inner), within)
 
     def within(self, payloads: pa.Array) -> Bools | None:
         """Return where payloads are within the bounds; None if all are."""

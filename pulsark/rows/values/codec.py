@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -14,6 +13,7 @@ from pulsark.rows.values.avro import avro_codec
 from pulsark.rows.values.bounds import Bounds
 from pulsark.rows.values.json_form import JsonForm
 from pulsark.rows.values.json_values import JsonCodec
+from pulsark.rows.values.losses import WHOLE, Losses
 from pulsark.rows.values.primitives import (
     BytesCodec,
     as_cells,
@@ -36,8 +36,8 @@ class Codec(Protocol):
 
     type: pa.DataType
 
-    def decode(self, payloads: pa.Array) -> pa.Array:
-        """Values, null where a payload is none. What they say of a payload may not be all."""
+    def decode(self, payloads: pa.Array, lost: Losses) -> pa.Array:
+        """Return values, null where a payload is none. What they do not say of it is ``lost``."""
 
     def encode(self, values: pa.Array) -> pa.Array:
         """Payloads; of a value that was decoded not always the same again."""
@@ -53,7 +53,7 @@ def decode_values(schema: SchemaData, payloads: pa.Array) -> pa.Array:
 
     Null where a payload is null, or no value of the schema.
     """
-    return codec_of(schema).decode(payloads)
+    return codec_of(schema).decode(payloads, Losses(len(payloads)))
 
 
 def codec_of(
@@ -73,7 +73,7 @@ def codec_of(
             assert isinstance(avro, Record)
             return JsonCodec(avro, None if form is None else JsonForm.from_json(form))
         held = avro if column is None else as_held(avro, column)
-        return avro_codec(held, json.loads(schema.data)) or BytesCodec()
+        return avro_codec(held) or BytesCodec()
     message = protobuf_of(schema)
     if message is not None:
         return ProtobufCodec(message, None if form is None else bool(form["packed"]))
@@ -130,13 +130,20 @@ class PairCodec:
         learn(self.key, key)
         learn(self.value, value)
 
-    def decode(self, payloads: pa.Array) -> pa.Array:
-        """Null where a payload is no pair."""
+    def decode(self, payloads: pa.Array, lost: Losses) -> pa.Array:
+        """Return pairs, null where a payload is none."""
         present = valid(payloads)
         if not present.all():
-            return spread(self.decode(payloads.drop_null()), present)
+            inner = lost.within("", np.flatnonzero(present))
+            return spread(self.decode(payloads.drop_null(), inner), present)
         key, value, wrong = _parts(payloads)
-        columns = [self.key.decode(key), self.value.decode(value)]
+        lost.where(WHOLE, wrong)
+        if wrong.any():
+            key, value = with_nulls(key, wrong), with_nulls(value, wrong)
+        columns = [
+            self.key.decode(key, lost.within("key")),
+            self.value.decode(value, lost.within("value")),
+        ]
         return with_nulls(pa.StructArray.from_arrays(columns, fields=list(self.type)), wrong)
 
     def encode(self, values: pa.Array) -> pa.Array:

@@ -13,18 +13,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsark.errors import CorruptEntryError
 from pulsark.rows.values.codec import Codec, codec_of, form_of, learn, refused
-from pulsark.rows.values.types import arrow_type, fit, holds, spread
+from pulsark.rows.values.losses import WHOLE, Losses
+from pulsark.rows.values.types import arrow_type, fit, holds, spread, valid
 from pulsark.schemas.definition import SchemaError
 from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
 
 log = logging.getLogger(__name__)
 
-Convert = Callable[[Codec, pa.Array], pa.Array]
+Convert = Callable[[Codec, pa.Array, Losses], pa.Array]
 
 
 class ValueColumn:
@@ -47,18 +49,32 @@ class ValueColumn:
         """Payloads so far that have no value because they are beyond the bounds."""
         return sum(map(refused, self._codecs.values()))
 
-    def decode(self, payloads: pa.Array, versions: pa.Array) -> pa.Array:
-        """Values alone, null where there is none; of each row by the version that it carries."""
-        return self._converted(payloads, versions, self.type, _tried(self._decoded, self.type))
+    def decode(
+        self, payloads: pa.Array, versions: pa.Array, lost: Losses | None = None
+    ) -> pa.Array:
+        """Return values alone, null where there is none; of each row by the version it carries.
 
-    def split(self, payloads: pa.Array, versions: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Values, and where they do not tell all of a payload, the payload; of each row.
+        What they do not show of a payload is ``lost``.
+        """
+        lost = Losses(len(payloads)) if lost is None else lost
+        values = self._converted(
+            payloads, versions, self.type, _tried(self._decoded, self.type), lost
+        )
+        unread = valid(payloads) & ~valid(values)
+        if unread.any():
+            lost.where(WHOLE, unread & ~lost.rows)
+        return values
+
+    def split(
+        self, payloads: pa.Array, versions: pa.Array, lost: Losses | None = None
+    ) -> tuple[pa.Array, pa.Array]:
+        """Return values, and where they do not tell all of a payload, the payload; of each row.
 
         ``versions`` are the schema versions that the rows carry.
         """
-        values = self.decode(payloads, versions)
+        values = self.decode(payloads, versions, lost)
         encoded = _tried(self._encoded, pa.binary())
-        again = self._converted(values, versions, pa.binary(), encoded)
+        again = self._converted(values, versions, pa.binary(), encoded, Losses(len(values)))
         same = pc.fill_null(pc.equal(again, payloads), False)
         return values, pc.if_else(same, pa.scalar(None, pa.binary()), payloads)
 
@@ -88,7 +104,8 @@ class ValueColumn:
         What was encoded when it was written is now, too; anything else is an error.
         """
         typed = pc.if_else(pc.is_null(raw), values, pa.scalar(None, values.type))
-        return pc.coalesce(raw, self._converted(typed, versions, pa.binary(), self._encoded))
+        lost = Losses(len(typed))
+        return pc.coalesce(raw, self._converted(typed, versions, pa.binary(), self._encoded, lost))
 
     def use_all(self) -> None:
         """Describe all schemas from now on: the rows come from a file that has used them."""
@@ -130,11 +147,11 @@ class ValueColumn:
             self._codecs[version] = codec
         return codec
 
-    def _decoded(self, codec: Codec, payloads: pa.Array) -> pa.Array:
+    def _decoded(self, codec: Codec, payloads: pa.Array, lost: Losses) -> pa.Array:
         learn(codec, payloads)
-        return fit(codec.decode(payloads), self.type)
+        return fit(codec.decode(payloads, lost), self.type, lost)
 
-    def _encoded(self, codec: Codec, values: pa.Array) -> pa.Array:
+    def _encoded(self, codec: Codec, values: pa.Array, _lost: Losses) -> pa.Array:
         return codec.encode(fit(values, codec.type))
 
     def _converted(
@@ -143,35 +160,47 @@ class ValueColumn:
         versions: pa.Array,
         kind: pa.DataType,
         convert: Convert,
+        lost: Losses,
     ) -> pa.Array:
         """A column converted with the codec of each row; null where there is none."""
         codes = versions.dictionary_encode()
         known = codes.dictionary.to_pylist()
         if len(known) == 1 and not codes.null_count:
             codec = self._codec(known[0])
-            return pa.nulls(len(column), kind) if codec is None else convert(codec, column)
+            return pa.nulls(len(column), kind) if codec is None else convert(codec, column, lost)
         numbers = pc.fill_null(codes.indices, -1).to_numpy()
         found = pa.nulls(len(column), kind)
         for number, version in enumerate(known):
             codec = self._codec(version)
             if codec is not None:
                 here = numbers == number
-                part = convert(codec, column.filter(pa.array(here)))
+                inner = lost.within("", np.flatnonzero(here))
+                part = convert(codec, column.filter(pa.array(here)), inner)
                 found = pc.coalesce(found, spread(part, here))
         return found
 
 
 def _tried(convert: Convert, kind: pa.DataType) -> Convert:
-    """A conversion that gives null for each value with which it fails."""
+    """Return a conversion that gives null for each value with which another one fails."""
 
-    def tried(codec: Codec, column: pa.Array) -> pa.Array:
+    def tried(codec: Codec, column: pa.Array, lost: Losses) -> pa.Array:
+        own = Losses(len(column))
         try:
-            return convert(codec, column)
+            found = convert(codec, column, own)
         except Exception as e:  # noqa: BLE001 - logged; payloads are kept
             if len(column) <= 1:
                 log.warning("cannot decode a value, keeping it as it was sent: %r", e)
                 return pa.nulls(len(column), kind)
+        else:
+            lost.take(own)
+            return found
         middle = len(column) // 2
-        return pa.concat_arrays([tried(codec, column[:middle]), tried(codec, column[middle:])])
+        first, second = np.arange(middle), np.arange(middle, len(column))
+        return pa.concat_arrays(
+            [
+                tried(codec, column[:middle], lost.within("", first)),
+                tried(codec, column[middle:], lost.within("", second)),
+            ]
+        )
 
     return tried

@@ -12,7 +12,7 @@ from pulsark.schemas.avro import Array, AvroType, Map, Record, Union
 from pulsark.schemas.columns import branch_of, shown_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 SAMPLE: Final = 64
 """Messages from which a form is learned."""
@@ -86,15 +86,16 @@ _SPACINGS: Final = (
 """The first of equal forms counts: most messages have no characters to escape."""
 
 
-def loaded(text: bytes) -> Any:
+def loaded(text: bytes, object_of: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
     """Return the document of a text in UTF-8. Raises ``ValueError`` or ``RecursionError``.
 
     ``json.loads`` guesses at other encodings, in which brackets and quotes cannot be counted.
+    ``object_of`` makes an object of its members.
     """
     found = str(text, "utf-8-sig", "surrogatepass")
     if len(found) <= DIGITS_MAX:
-        return json.loads(found)
-    return json.loads(found, parse_int=_integer)
+        return json.loads(found, object_pairs_hook=object_of)
+    return json.loads(found, object_pairs_hook=object_of, parse_int=_integer)
 
 
 def _integer(digits: str) -> int | float:
@@ -173,21 +174,21 @@ def _records(
 def _order_of(avro: AvroType, path: str) -> list[str]:
     """The fields of the record at a path, as the schema has them."""
     for part in path.replace("[]", ".[]").split(".")[1:]:
-        while isinstance(avro, Union):
-            branch = branch_of(avro)
-            assert branch is not None
-            avro = branch
+        avro = _alone(avro)
         if isinstance(avro, Array):
             avro = avro.items
         elif isinstance(avro, Map):
             avro = avro.values
         elif isinstance(avro, Record):
             avro = avro.fields[part].type
-    while isinstance(avro, Union):
-        branch = branch_of(avro)
-        assert branch is not None
-        avro = branch
+    avro = _alone(avro)
     return list(avro.fields) if isinstance(avro, Record) else []
+
+
+def _alone(avro: AvroType) -> AvroType:
+    """Return the one type that a union has besides null; any other type as it is."""
+    branch = branch_of(avro) if isinstance(avro, Union) else None
+    return avro if branch is None else branch
 
 
 def _learn_order(known: list[str], found: list[str]) -> None:

@@ -14,12 +14,17 @@ from pyarrow import json as arrow_json
 
 from pulsark.rows.values.bounds import JsonBounds, repeated_width
 from pulsark.rows.values.json_form import SAMPLE, JsonForm, learn_form, loaded
-from pulsark.rows.values.types import arrow_type, column_of, from_start, spread, valid
-from pulsark.schemas.avro import Array, AvroType, Map, Primitive, Record, Union
-from pulsark.schemas.columns import branch_of, of_avro
+from pulsark.rows.values.losses import UNKNOWN, WHOLE, Losses, joined_path
+from pulsark.rows.values.types import arrow_type, column_of, from_start, owners, spread, valid
+from pulsark.schemas.avro import Array, AvroType, Map, Record, Union
+from pulsark.schemas.columns import member_name, members_of, of_avro
 
 if TYPE_CHECKING:
     from pulsark.rows.arrow.arrays import Bools
+    from pulsark.schemas.column_types import ColumnType
+
+_IN_JSON: Final = ("string", "boolean", "byte", "short", "integer", "long", "float", "double")
+"""Types of columns that JSON has values of."""
 
 FEW: Final = 16
 """Fewer messages than these are read one by one when one among them cannot be read."""
@@ -40,8 +45,8 @@ class JsonCodec:
         self.form = form
         self.type = arrow_type(found)
         self.bounds = JsonBounds(repeated_width(self.type))
-        self._value = _reading(avro, self.type)
-        self._by_arrow = not _has_map(self.type)
+        self._value = _reading(avro, self.type, "")
+        self._by_arrow = _is_plain_type(avro, self.type)
 
     def learn(self, payloads: pa.Array) -> None:
         """Choose the form from the first messages that come."""
@@ -53,25 +58,27 @@ class JsonCodec:
                 sample = sample.filter(pa.array(within))
             self.form = learn_form(self._avro, sample.drop_null().to_pylist())
 
-    def decode(self, payloads: pa.Array) -> pa.Array:
-        """Null where a payload is not JSON of the schema. Unknown members are passed over."""
-        return self.bounds.decoded(payloads, self._decoded)
+    def decode(self, payloads: pa.Array, lost: Losses) -> pa.Array:
+        """Return values, null where a payload is not a JSON object. Each field is read by itself:
+        what is not of its type is null."""
+        return self.bounds.decoded(payloads, self._decoded, lost)
 
-    def _decoded(self, payloads: pa.Array) -> pa.Array:
+    def _decoded(self, payloads: pa.Array, lost: Losses) -> pa.Array:
         if not self._by_arrow:
-            return self._one_by_one(payloads)
+            return self._one_by_one(payloads, lost)
         whole = pc.fill_null(
             pc.and_(pc.starts_with(payloads, "{"), pc.ends_with(payloads, "}")), False
         ).to_numpy(zero_copy_only=False)
         if whole.all():
-            return self._read(payloads)
+            return self._read(payloads, lost)
         rest = payloads.filter(pa.array(~whole))
-        return pc.coalesce(
-            spread(self._read(payloads.filter(pa.array(whole))), whole),
-            spread(self._one_by_one(rest), ~whole),
+        objects = self._read(
+            payloads.filter(pa.array(whole)), lost.within("", np.flatnonzero(whole))
         )
+        others = self._one_by_one(rest, lost.within("", np.flatnonzero(~whole)))
+        return pc.coalesce(spread(objects, whole), spread(others, ~whole))
 
-    def _read(self, payloads: pa.Array) -> pa.Array:
+    def _read(self, payloads: pa.Array, lost: Losses) -> pa.Array:
         """Read payloads that begin and end with a brace."""
         if not len(payloads):
             return pa.nulls(0, self.type)
@@ -86,30 +93,41 @@ class JsonCodec:
                 read_options=arrow_json.ReadOptions(
                     use_threads=False, block_size=max(len(lines) + 1, 1 << 16)
                 ),
+                # Members that the schema does not have are read, too: they would be lost unseen.
                 parse_options=arrow_json.ParseOptions(
                     explicit_schema=pa.schema(list(self.type)),
-                    unexpected_field_behavior="ignore",
+                    unexpected_field_behavior="infer",
                 ),
             )
         except pa.ArrowInvalid:
             table = None
-        if table is not None and table.num_rows == len(payloads):
+        if table is not None and table.num_rows == len(payloads) and _is_text(table):
             columns = [column.combine_chunks() for column in table.columns]
-            return pa.StructArray.from_arrays(columns, fields=list(self.type))
+            found = pa.StructArray.from_arrays(columns, fields=list(table.schema))
+            rounded = _maybe_rounded(found)
+            if not rounded.any():
+                return _known(found, self.type, lost)
+            exact = self._one_by_one(
+                payloads.filter(pa.array(rounded)), lost.within("", np.flatnonzero(rounded))
+            )
+            places = np.flatnonzero(~rounded)
+            others = found.take(pa.array(places))
+            return pc.if_else(
+                pa.array(rounded),
+                spread(exact, rounded),
+                spread(_known(others, self.type, lost.within("", places)), ~rounded),
+            )
         if len(payloads) <= FEW:
-            return self._one_by_one(payloads)
+            return self._one_by_one(payloads, lost)
         half = len(payloads) // 2
-        return pa.concat_arrays([self._read(payloads[:half]), self._read(payloads[half:])])
+        parts = [
+            self._read(part, lost.within("", np.arange(start, start + len(part))))
+            for start, part in ((0, payloads[:half]), (half, payloads[half:]))
+        ]
+        return pa.concat_arrays(parts)
 
-    def _one_by_one(self, payloads: pa.Array) -> pa.Array:
-        found: list[Any] = []
-        for item in payloads.to_pylist():
-            try:
-                value = None if item is None else loaded(item)
-                found.append(None if value is None else self._value(value))
-            except (ValueError, OverflowError, RecursionError):
-                found.append(None)
-        return column_of(found, self.type)
+    def _one_by_one(self, payloads: pa.Array, lost: Losses) -> pa.Array:
+        return _read_objects(payloads, self._value, self.type, lost)
 
     def encode(self, values: pa.Array) -> pa.Array:
         """The payloads in the form; null for null."""
@@ -120,88 +138,261 @@ class JsonCodec:
         return found.cast(pa.binary())
 
 
-def _has_map(kind: pa.DataType) -> bool:
-    if pa.types.is_list(kind):
-        return _has_map(kind.value_type)
+class DeclaredJson:
+    """JSON of which a user has declared some members."""
+
+    def __init__(self, kind: ColumnType, scalar: Callable[[Any, ColumnType], Any]) -> None:
+        """``scalar`` reads what has no type in JSON, such as times; None if it is none of it."""
+        self.type = arrow_type(kind)
+        self._bounds = JsonBounds(repeated_width(self.type))
+        self._value = _declared_reading(kind, scalar, "")
+
+    def decode(self, payloads: pa.Array, lost: Losses) -> pa.Array:
+        """Return values, null where a payload is not a JSON object."""
+        return self._bounds.decoded(payloads, self._decoded, lost)
+
+    def _decoded(self, payloads: pa.Array, lost: Losses) -> pa.Array:
+        return _read_objects(payloads, self._value, self.type, lost)
+
+
+def _read_objects(payloads: pa.Array, read: _Read, kind: pa.DataType, lost: Losses) -> pa.Array:
+    found: list[Any] = []
+    fields: dict[str, list[int]] = {}
+    for number, item in enumerate(payloads.to_pylist()):
+        value, missing = None, [WHOLE]
+        try:
+            document = None if item is None else loaded(item, _object)
+            if isinstance(document, dict):
+                missing = []
+                value = read(document, missing)
+        except (ValueError, RecursionError):
+            value, missing = None, [WHOLE]
+        found.append(value)
+        for path in missing if item is not None else ():
+            fields.setdefault(path, []).append(number)
+    for path, numbers in fields.items():
+        lost.add(path, np.array(numbers))
+    return column_of(found, kind)
+
+
+def _is_plain_type(avro: AvroType, kind: pa.DataType) -> bool:
+    """Return whether Arrow reads values of a type: it knows no maps, and no unions."""
+    match avro:
+        case Map():
+            return False
+        case Union():
+            members = members_of(avro)
+            return len(members) == 1 and _is_plain_type(members[0], kind)
+        case Array(items):
+            return _is_plain_type(items, kind.value_type)
+        case Record(fields=fields):
+            return all(_is_plain_type(fields[each.name].type, each.type) for each in kind)
+    return True
+
+
+def _maybe_rounded(found: pa.Array) -> Bools:
+    """Return where values have a number that Arrow may have rounded: it makes integers doubles."""
+    kind = found.type
+    if pa.types.is_floating(kind):
+        numbers = pc.fill_null(found, 0).to_numpy(zero_copy_only=False)
+        rounded: Bools = np.abs(numbers) >= 2.0**53
+        return rounded
+    nowhere = np.zeros(len(found), np.bool_)
     if pa.types.is_struct(kind):
-        return any(_has_map(field.type) for field in kind)
-    return bool(pa.types.is_map(kind))
+        for part in found.flatten():
+            nowhere |= _maybe_rounded(part)
+    if pa.types.is_list(kind):
+        lists = from_start(found)
+        inside = _maybe_rounded(lists.values[: lists.offsets[-1].as_py()])
+        if inside.any():
+            nowhere[owners(lists)[inside]] = True
+    return nowhere
 
 
-def _reading(avro: AvroType, kind: pa.DataType) -> _Read:
-    """From what JSON says to what Arrow takes; raises ``ValueError`` if it is none of the type."""
+def _known(found: pa.Array, kind: pa.DataType, lost: Losses) -> pa.Array:
+    """Return what Arrow read without members that the schema does not have."""
+    if found.type.equals(kind):
+        return found
+    if pa.types.is_struct(kind):
+        parts = dict(zip(found.type.names, found.flatten(), strict=True))
+        arrays = []
+        for field in kind:
+            inside = lost.within(field.name)
+            arrays.append(_known(parts.pop(field.name), field.type, inside))
+        for part in parts.values():
+            lost.where(UNKNOWN, valid(part))
+        return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=pc.is_null(found))
+    lists = from_start(found)
+    inside = lost.within("[]", lambda: owners(lists))
+    items = _known(lists.values[: lists.offsets[-1].as_py()], kind.value_type, inside)
+    return pa.ListArray.from_arrays(lists.offsets, items, kind, mask=pc.is_null(lists))
+
+
+def _is_text(table: pa.Table) -> bool:
+    """Return whether all texts are UTF-8: Arrow does not look."""
+    try:
+        table.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+class _Repeated(dict[str, Any]):
+    """An object with a member twice; the last one counts."""
+
+
+def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    return found if len(found) == len(members) else _Repeated(found)
+
+
+def _reading(avro: AvroType, kind: pa.DataType, path: str) -> _Read:
+    """Return what reads a value that is not null. Where it has another type, it is null."""
     match avro:
         case Union():
-            branch = branch_of(avro)
-            assert branch is not None
-            return _reading(branch, kind)
+            members = members_of(avro)
+            if len(members) == 1:
+                return _reading(members[0], kind, path)
+            return _reading_of_members(members, kind, path)
         case Record():
-            return _reading_of_record(
-                [(field.name, _reading(avro.fields[field.name].type, field.type)) for field in kind]
-            )
-        case Array(items):
-            item_of = _reading(items, kind.value_type)
-            return lambda found: [
-                None if item is None else item_of(item) for item in _checked(found, list)
+            inner = [
+                (f.name, _reading(avro.fields[f.name].type, f.type, joined_path(path, f.name)))
+                for f in kind
             ]
+            return _reading_of_record(inner, path, joined_path(path, UNKNOWN))
+        case Array(items):
+            return _reading_of_list(_reading(items, kind.value_type, f"{path}[]"), path)
         case Map(values):
-            value_of = _reading(values, kind.item_type)
-            return lambda found: {
-                _text(key): None if value is None else value_of(value)
-                for key, value in _checked(found, dict).items()
-            }
-        case Primitive("boolean"):
-            return lambda found: _checked(found, bool)
-        case Primitive("int" | "long"):
-            return _reading_of_integers(kind.bit_width)
-        case Primitive("float" | "double"):
-            return _real
-    return _text
+            return _reading_of_map(_reading(values, kind.item_type, f"{path}[]"), path)
+    return _reading_of_simple(kind, path)
 
 
-_Read: TypeAlias = Callable[[Any], Any]
+def _declared_reading(
+    kind: ColumnType, scalar: Callable[[Any, ColumnType], Any], path: str
+) -> _Read:
+    """Return what reads values of a type that a user declared; other members do not matter."""
+    if isinstance(kind, str):
+        if kind in _IN_JSON:
+            return _reading_of_simple(arrow_type(kind), path)
+
+        def read(value: Any, lost: list[str]) -> Any:
+            shown = scalar(value, kind)
+            return lost.append(path) if shown is None else shown
+
+        return read
+    match kind["type"]:
+        case "struct":
+            inner = [
+                (f["name"], _declared_reading(f["type"], scalar, joined_path(path, f["name"])))
+                for f in kind["fields"]
+            ]
+            return _reading_of_record(inner, path, None)
+        case "map":
+            return _reading_of_map(_declared_reading(kind["valueType"], scalar, f"{path}[]"), path)
+    return _reading_of_list(_declared_reading(kind["elementType"], scalar, f"{path}[]"), path)
 
 
-def _reading_of_record(fields: Sequence[tuple[str, _Read]]) -> _Read:
-    def read(found: Any) -> dict[str, Any]:
-        _checked(found, dict)
+def _reading_of_simple(kind: pa.DataType, path: str) -> _Read:
+    if pa.types.is_boolean(kind):
+        return _reading_if(path, lambda found: isinstance(found, bool))
+    if pa.types.is_integer(kind):
+        end = 1 << (kind.bit_width - 1)
+        return _reading_if(path, lambda found: type(found) is int and -end <= found < end)
+    if pa.types.is_floating(kind):
+        return _reading_of_reals(path, _FLOAT_MAX if kind.bit_width == 32 else math.inf)
+    return _reading_if(path, lambda found: isinstance(found, str) and _is_unicode(found))
+
+
+def _reading_of_list(item_of: _Read, path: str) -> _Read:
+    def read(found: Any, lost: list[str]) -> Any:
+        if not isinstance(found, list):
+            return lost.append(path)
+        return [None if item is None else item_of(item, lost) for item in found]
+
+    return read
+
+
+def _reading_of_map(value_of: _Read, path: str) -> _Read:
+    def read(found: Any, lost: list[str]) -> Any:
+        if not isinstance(found, dict) or not all(map(_is_unicode, found)):
+            return lost.append(path)
+        if isinstance(found, _Repeated):
+            lost.append(path)
         return {
-            name: None if (value := found.get(name)) is None else inner(value)
+            key: None if value is None else value_of(value, lost) for key, value in found.items()
+        }
+
+    return read
+
+
+_Read: TypeAlias = Callable[[Any, list[str]], Any]
+
+
+_FLOAT_MAX: Final = float(np.finfo(np.float32).max)
+
+
+def _reading_of_record(fields: Sequence[tuple[str, _Read]], path: str, others: str | None) -> _Read:
+    """Return what reads an object; ``others`` is the path of members that are no fields."""
+    names = {name for name, _ in fields}
+
+    def read(found: Any, lost: list[str]) -> Any:
+        if not isinstance(found, dict):
+            return lost.append(path)
+        if others is not None and (
+            isinstance(found, _Repeated)
+            or any(value is not None and name not in names for name, value in found.items())
+        ):
+            lost.append(others)
+        return {
+            name: None if (value := found.get(name)) is None else inner(value, lost)
             for name, inner in fields
         }
 
     return read
 
 
-def _reading_of_integers(bits: int) -> _Read:
-    end = 1 << (bits - 1)
+def _reading_of_members(members: Sequence[AvroType], kind: pa.DataType, path: str) -> _Read:
+    """JSON does not say which type of a union a value has: it is the first one that fits."""
+    readings = []
+    for number, member in enumerate(members):
+        name = member_name(number)
+        if kind.get_field_index(name) >= 0:
+            inside = joined_path(path, name)
+            readings.append((name, _reading(member, kind.field(name).type, inside)))
 
-    def read(found: Any) -> int:
-        if isinstance(found, bool) or not isinstance(found, int) or not -end <= found < end:
-            raise ValueError(f"{found!r:.50} is no integer of {bits} bits")
-        return found
+    def read(found: Any, lost: list[str]) -> Any:
+        for name, inner in readings:
+            missing: list[str] = []
+            value = inner(found, missing)
+            if value is not None and not missing:
+                return {name: value}
+        return lost.append(path)
 
     return read
 
 
-def _real(found: Any) -> float:
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        raise ValueError(f"{found!r:.50} is no number")
+def _reading_if(path: str, fits: Callable[[Any], bool]) -> _Read:
+    return lambda found, lost: found if fits(found) else lost.append(path)
+
+
+def _reading_of_reals(path: str, most: float) -> _Read:
+    def read(found: Any, lost: list[str]) -> Any:
+        if isinstance(found, float) and (abs(found) <= most or math.isnan(found)):
+            return found if not math.isinf(found) else lost.append(path)
+        if type(found) is int and abs(found) < 1 << 1023 and float(found) == found:
+            return float(found) if abs(found) <= most else lost.append(path)
+        return lost.append(path)
+
+    return read
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether a text has no half of a pair of characters."""
     try:
-        return float(found)
-    except OverflowError:  # Arrow, which reads messages together, has no error for it
-        return math.inf if found > 0 else -math.inf
-
-
-def _checked(found: Any, kind: type) -> Any:
-    if not isinstance(found, kind):
-        raise ValueError(f"{found!r:.50} is no {kind.__name__}")
-    return found
-
-
-def _text(found: Any) -> str:
-    _checked(found, str).encode()  # half of a pair of characters is no text
-    return str(found)
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class _Writer:
@@ -214,9 +405,16 @@ class _Writer:
         """JSON of each value; null for null."""
         match avro:
             case Union():
-                branch = branch_of(avro)
-                assert branch is not None
-                return self.text(branch, values, path, depth)
+                members = members_of(avro)
+                if len(members) == 1:
+                    return self.text(members[0], values, path, depth)
+                names = dict(zip(values.type.names, values.flatten(), strict=True))
+                texts = [
+                    self.text(member, names[member_name(number)], path, depth)
+                    for number, member in enumerate(members)
+                    if member_name(number) in names
+                ]
+                return pc.coalesce(*texts)
             case Record():
                 return self._record(avro, values, path, depth)
             case Array(items):

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from pulsark.rows.arrow.arrays import Bools, Ints, cells_of, text
 from pulsark.rows.arrow.schema import TIMESTAMP
+from pulsark.rows.values.losses import WHOLE, Losses
 from pulsark.rows.values.types import arrow_type, spread, valid
 from pulsark.schemas.columns import value_type
 from pulsark.schemas.definition import SchemaData, SchemaType
@@ -25,9 +26,9 @@ FIRST_DAY: Final = -719_162
 LAST_DAY: Final = 2_932_896
 """From the year 1 to 9999: engines differ in what they make of other years."""
 
-_DAY_MICROSECONDS: Final = 86_400_000_000
-FIRST_MICROSECOND: Final = FIRST_DAY * _DAY_MICROSECONDS
-LAST_MICROSECOND: Final = (LAST_DAY + 1) * _DAY_MICROSECONDS - 1
+DAY_MICROSECONDS: Final = 86_400_000_000
+FIRST_MICROSECOND: Final = FIRST_DAY * DAY_MICROSECONDS
+LAST_MICROSECOND: Final = (LAST_DAY + 1) * DAY_MICROSECONDS - 1
 
 _MICROSECONDS: Final = 1_000_000
 
@@ -39,6 +40,8 @@ class _Fixed(NamedTuple):
     read: Callable[[Cells], pa.Array]
     write: Callable[[pa.Array], Any]
     """Gets no nulls; gives numbers in the byte order of the payloads, or cells."""
+    nanoseconds_at: tuple[int, int] | None = None
+    """Where nanoseconds are, and how many bytes they take."""
 
 
 def _number(code: str, kind: pa.DataType) -> _Fixed:
@@ -99,14 +102,14 @@ def _read_dates(cells: Cells) -> pa.Array:
 
 def _read_local_times(cells: Cells) -> pa.Array:
     days, nanoseconds = _longs(cells, 0, 8)
-    return timestamps(days, _DAY_MICROSECONDS, nanoseconds // 1000)
+    return timestamps(days, DAY_MICROSECONDS, nanoseconds // 1000)
 
 
 def _write_local_times(column: pa.Array) -> Cells:
     microseconds = _microseconds(column)
     cells = np.empty((len(column), 16), np.uint8)
-    cells[:, :8] = as_cells((microseconds // _DAY_MICROSECONDS).astype(">i8"))
-    cells[:, 8:] = as_cells((microseconds % _DAY_MICROSECONDS * 1000).astype(">i8"))
+    cells[:, :8] = as_cells((microseconds // DAY_MICROSECONDS).astype(">i8"))
+    cells[:, 8:] = as_cells((microseconds % DAY_MICROSECONDS * 1000).astype(">i8"))
     return cells
 
 
@@ -133,12 +136,12 @@ _FIXED: Final[dict[SchemaType, _Fixed]] = {
     SchemaType.DATE: _MILLISECONDS,
     SchemaType.TIME: _number(">i8", pa.int64()),
     SchemaType.TIMESTAMP: _MILLISECONDS,
-    SchemaType.INSTANT: _Fixed(12, _read_instants, _write_instants),
+    SchemaType.INSTANT: _Fixed(12, _read_instants, _write_instants, (8, 4)),
     SchemaType.LOCAL_DATE: _Fixed(
         8, _read_dates, lambda column: column.cast(pa.int32()).to_numpy().astype(">i8")
     ),
     SchemaType.LOCAL_TIME: _number(">i8", pa.int64()),
-    SchemaType.LOCAL_DATE_TIME: _Fixed(16, _read_local_times, _write_local_times),
+    SchemaType.LOCAL_DATE_TIME: _Fixed(16, _read_local_times, _write_local_times, (8, 8)),
 }
 
 
@@ -147,8 +150,8 @@ class BytesCodec:
 
     type = pa.binary()
 
-    def decode(self, payloads: pa.Array) -> pa.Array:
-        """The payloads."""
+    def decode(self, payloads: pa.Array, _lost: Losses) -> pa.Array:
+        """Return the payloads."""
         return payloads
 
     def encode(self, values: pa.Array) -> pa.Array:
@@ -161,11 +164,12 @@ class TextCodec:
 
     type = pa.string()
 
-    def decode(self, payloads: pa.Array) -> pa.Array:
-        """Null where a payload is not UTF-8."""
+    def decode(self, payloads: pa.Array, lost: Losses) -> pa.Array:
+        """Return texts, null where a payload is not UTF-8."""
         found = text(payloads)
         if found is None:
             found = pa.array([_text(item) for item in payloads.to_pylist()], pa.string())
+            lost.where(WHOLE, valid(payloads) & ~valid(found))
         return found
 
     def encode(self, values: pa.Array) -> pa.Array:
@@ -187,13 +191,24 @@ class FixedCodec:
         self._fixed = _FIXED[schema.type]
         self.type = arrow_type(value_type(schema))
 
-    def decode(self, payloads: pa.Array) -> pa.Array:
-        """Null where a payload has another size."""
+    def decode(self, payloads: pa.Array, lost: Losses) -> pa.Array:
+        """Return values, null where a payload has another size, or a time has no column.
+
+        A time between two microseconds is cut, and counts as lost, too.
+        """
         size = self._fixed.size
         fits = pc.fill_null(pc.equal(pc.binary_length(payloads), size), False).to_numpy(False)
         joined = b"".join(payloads.filter(pa.array(fits)).to_pylist())
         cells = np.frombuffer(joined, np.uint8).reshape(-1, size)
-        return spread(self._fixed.read(cells), fits)
+        found = spread(self._fixed.read(cells), fits)
+        missing = valid(payloads) & ~valid(found)
+        if self._fixed.nanoseconds_at is not None:
+            at, width = self._fixed.nanoseconds_at
+            code = f">i{width}"
+            nanoseconds = np.ascontiguousarray(cells[:, at : at + width]).view(code)[:, 0]
+            missing[np.flatnonzero(fits)[nanoseconds % 1000 != 0]] = True
+        lost.where(WHOLE, missing)
+        return found
 
     def encode(self, values: pa.Array) -> pa.Array:
         """The payloads."""

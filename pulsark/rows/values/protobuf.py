@@ -37,6 +37,7 @@ from pulsark.rows.arrow.arrays import (
 from pulsark.rows.arrow.fields import PADDING, Fields, tag_of
 from pulsark.rows.arrow.fields import varints as read_varints
 from pulsark.rows.values.bounds import ProtobufBounds
+from pulsark.rows.values.losses import UNKNOWN, WHOLE, Losses, joined_path
 from pulsark.rows.values.primitives import as_cells
 from pulsark.rows.values.types import arrow_type, from_start, spread, valid, with_nulls
 from pulsark.schemas.columns import of_protobuf
@@ -83,55 +84,68 @@ class ProtobufCodec:
         equal: Counter[bool] = Counter()
         for packed in (True, False):
             codec = ProtobufCodec(self._message, packed)
-            again = codec.encode(codec.decode(sample))
+            again = codec.encode(codec.decode(sample, Losses(len(sample))))
             equal[packed] = pc.sum(pc.equal(again, sample)).as_py() or 0
         self.packed = equal[True] >= equal[False]
 
-    def decode(self, payloads: pa.Array) -> pa.Array:
-        """Null where a payload is not a message of the type. Unknown fields are passed over."""
+    def decode(self, payloads: pa.Array, lost: Losses) -> pa.Array:
+        """Return values, null where a payload is not a message of the type."""
         present = valid(payloads)
         if not present.all():
-            return spread(self.decode(payloads.drop_null()), present)
-        return self.bounds.decoded(payloads, self._decoded)
+            inner = lost.within("", np.flatnonzero(present))
+            return spread(self.decode(payloads.drop_null(), inner), present)
+        return self.bounds.decoded(payloads, self._decoded, lost)
 
-    def _decoded(self, payloads: pa.Array) -> pa.Array:
-        found, bad = self._read(payloads)
+    def _decoded(self, payloads: pa.Array, lost: Losses) -> pa.Array:
+        found, bad = self._read(payloads, lost, np.arange(len(payloads)))
         if not bad.any():
             return found
         # What protobuf writes of the others is in the form that can be read.
-        rewritten = [self._rewritten(each) for each in payloads.filter(pa.array(bad)).to_pylist()]
-        readable = np.array([each is not None for each in rewritten])
+        numbers = np.flatnonzero(bad)
+        rewritten = [self._rewritten(each) for each in payloads.take(pa.array(numbers)).to_pylist()]
+        readable = np.array([each is not None for each, _ in rewritten])
+        unknown = np.array([has_unknown for _, has_unknown in rewritten])
         again, still_bad = self._read(
-            pa.array([x for x in rewritten if x is not None], pa.binary())
+            pa.array([each for each, _ in rewritten if each is not None], pa.binary()),
+            lost,
+            numbers[readable],
         )
         places = np.arange(len(payloads))
-        numbers = np.zeros(len(rewritten), np.int64)
-        numbers[readable] = len(payloads) + np.arange(len(again))
-        places[bad] = numbers
-        lost = np.zeros(len(rewritten), np.bool_)
-        lost[readable] = still_bad
+        taken = np.zeros(len(rewritten), np.int64)
+        taken[readable] = len(payloads) + np.arange(len(again))
+        places[bad] = taken
+        unreadable = ~readable
+        unreadable[readable] = still_bad
+        lost.add(WHOLE, numbers[unreadable])
+        lost.add(UNKNOWN, numbers[unknown & ~unreadable])
         mask = np.zeros(len(payloads), np.bool_)
-        mask[bad] = lost | ~readable
+        mask[bad] = unreadable
         return pa.concat_arrays([found, again]).take(pa.array(places, mask=mask))
 
-    def _read(self, payloads: pa.Array) -> tuple[pa.Array, Bools]:
-        """Values, and where they are not what a payload says."""
+    def _read(self, payloads: pa.Array, lost: Losses, numbers: Ints) -> tuple[pa.Array, Bools]:
+        """Return values, and where they are not what a payload says."""
         if not len(payloads):
             return pa.nulls(0, self.type), np.zeros(0, np.bool_)
         offsets = offsets_of(payloads)
         held = payloads.buffers()[2]
         raw = (held.to_pybytes() if held is not None else b"") + PADDING
         reader = _Reader(raw, bool(self.packed))
-        return reader.message(self._message, self.type, offsets[:-1], offsets[1:])
+        rows = np.arange(len(payloads))
+        found, bad = reader.message(self._message, self.type, offsets[:-1], offsets[1:], rows, "")
+        for path, places in reader.lost:
+            lost.add(path, numbers[places[~bad[places]]])
+        return found, bad
 
-    def _rewritten(self, payload: bytes) -> bytes | None:
+    def _rewritten(self, payload: bytes) -> tuple[bytes | None, bool]:
+        """Return a payload as protobuf writes it, and whether it has fields that are unknown."""
         parsed = self._dynamic()
         try:
             parsed.ParseFromString(payload)
+            size = parsed.ByteSize()
             parsed.DiscardUnknownFields()
-            return bytes(parsed.SerializeToString(deterministic=True))
+            return bytes(parsed.SerializeToString(deterministic=True)), parsed.ByteSize() < size
         except (DecodeError, ValueError):
-            return None
+            return None, False
 
     @cached_property
     def _dynamic(self) -> Callable[[], Any]:
@@ -203,16 +217,28 @@ class _Reader:
         self._packed = packed
         self._buffer = pa.py_buffer(raw)
         self._data = np.frombuffer(raw, np.uint8)
+        self.lost: list[tuple[str, Ints]] = []
+        """Paths of fields with values that have no column, and their rows."""
 
     def message(
-        self, message: Message, kind: pa.StructType, starts: Ints, ends: Ints
+        self,
+        message: Message,
+        kind: pa.StructType,
+        starts: Ints,
+        ends: Ints,
+        rows: Ints,
+        path: str,
     ) -> tuple[pa.Array, Bools]:
-        """Messages at these places, and which of them are not read to their end."""
+        """Return messages at these places, and which of them are not read to their end.
+
+        ``rows`` are the numbers of the payloads that the messages belong to.
+        """
         fields = Fields(self._data, starts, ends)
         columns: dict[str, pa.Array] = {}
         chosen: dict[str, Ints] = {}
         for field in _by_number(message):
-            column = self._field(fields, field, kind.field(field.name).type)
+            inside = joined_path(path, field.name)
+            column = self._field(fields, field, kind.field(field.name).type, rows, inside)
             columns[field.name] = column
             if field.oneof:
                 chosen[field.oneof] = chosen.get(field.oneof, 0) + valid(column).astype(np.int64)
@@ -222,63 +248,88 @@ class _Reader:
         found = [columns[field.name] for field in message.fields]
         return pa.StructArray.from_arrays(found, fields=list(kind)), bad
 
-    def _field(self, fields: Fields, field: Field, kind: pa.DataType) -> pa.Array:
-        """The values of the next field; ``fields.bad`` where they are none."""
+    def _shown(self, column: pa.Array, absent: Bools | None, rows: Ints, path: str) -> pa.Array:
+        """Report where a column is null although there is a value."""
+        if column.null_count:
+            missing = ~valid(column)
+            missing = missing if absent is None else missing & ~absent
+            if missing.any():
+                self.lost.append((path, rows[missing]))
+        return column
+
+    def _field(
+        self, fields: Fields, field: Field, kind: pa.DataType, rows: Ints, path: str
+    ) -> pa.Array:
+        """Return the values of the next field; ``fields.bad`` where they are none."""
         if field.kind == "map":
-            return self._map(fields, field, kind)
+            return self._map(fields, field, kind, rows, f"{path}[]")
         if field.repeated:
-            return self._list(fields, field, kind)
+            return self._list(fields, field, kind, rows, f"{path}[]")
         wire_type = _WIRE_TYPES.get(field.kind, _VARINT)
         tag = tag_of(field.number, wire_type)
         if wire_type == _VARINT:
             present, numbers = fields.number(tag)
-            return _integers(field, numbers, ~present if field.presence else None)
+            absent = ~present if field.presence else None
+            return self._shown(_integers(field, numbers, absent), absent, rows, path)
         if wire_type != _BYTES:
             present, places = fields.fixed(tag)
             cells = np.zeros((len(present), int(_FIXED[field.kind][-1])), np.uint8)
             cells[present] = self._cells(places, cells.shape[1])
-            return _fixed(field, cells, ~present if field.presence else None)
+            absent = ~present if field.presence else None
+            return self._shown(_fixed(field, cells, absent), absent, rows, path)
         present, starts, ends = fields.bytes(tag)
-        rows = np.flatnonzero(present)
-        found = spread(self._pieces(fields, field, kind, starts, ends, rows), present)
+        places = np.flatnonzero(present)
+        pieces = self._pieces(fields, field, kind, starts, ends, places, rows, path)
+        found = spread(pieces, present)
         if field.presence or present.all():
             return found
         nothing = pa.scalar("" if field.kind == "string" else b"", kind)
         return pc.if_else(pa.array(present), found, nothing)
 
     def _pieces(
-        self, fields: Fields, field: Field, kind: pa.DataType, starts: Ints, ends: Ints, rows: Ints
+        self,
+        fields: Fields,
+        field: Field,
+        kind: pa.DataType,
+        starts: Ints,
+        ends: Ints,
+        places: Ints,
+        rows: Ints,
+        path: str,
     ) -> pa.Array:
-        """Texts, bytes or messages at these places, which belong to ``rows``."""
+        """Return texts, bytes or messages, which belong to the messages at ``places``."""
         if field.message is not None:
-            found, bad = self.message(field.message, kind, starts, ends)
-            fields.bad[rows[bad]] = True
+            found, bad = self.message(field.message, kind, starts, ends, rows[places], path)
+            fields.bad[places[bad]] = True
             return found
         found = slices(self._buffer, starts, ends)
         if field.kind != "string":
             return found
         shown = text(found)
         if shown is None:
-            broken = not_text(found)
-            fields.bad[rows[broken]] = True
-            shown = text(with_nulls(found, broken))
+            shown = text(with_nulls(found, not_text(found)))
+            shown = self._shown(shown, None, rows[places], path)
         return shown
 
-    def _list(self, fields: Fields, field: Field, kind: pa.DataType) -> pa.Array:
+    def _list(
+        self, fields: Fields, field: Field, kind: pa.DataType, rows: Ints, path: str
+    ) -> pa.Array:
         wire_type = _WIRE_TYPES.get(field.kind, _VARINT)
         if _is_packed(field, self._packed):
             counts, starts = self._packed_places(fields, field, wire_type)
             ends = starts
         else:
             counts, starts, ends = fields.all(tag_of(field.number, wire_type))
-        if wire_type == _VARINT:
-            found = _integers(field, read_varints(self._data, starts)[0], None)
-        elif wire_type == _BYTES:
-            rows = np.repeat(np.arange(len(counts)), counts)
-            found = self._pieces(fields, field, kind.value_type, starts, ends, rows)
+        places = np.repeat(np.arange(len(counts)), counts)
+        if wire_type == _BYTES:
+            found = self._pieces(fields, field, kind.value_type, starts, ends, places, rows, path)
         else:
-            size = int(_FIXED[field.kind][-1])
-            found = _fixed(field, self._cells(starts, size), None)
+            if wire_type == _VARINT:
+                found = _integers(field, read_varints(self._data, starts)[0], None)
+            else:
+                size = int(_FIXED[field.kind][-1])
+                found = _fixed(field, self._cells(starts, size), None)
+            found = self._shown(found, None, rows[places], path)
         return pa.ListArray.from_arrays(ends_of(counts), found, kind)
 
     def _packed_places(self, fields: Fields, field: Field, wire_type: int) -> tuple[Ints, Ints]:
@@ -308,14 +359,17 @@ class _Reader:
         counts[present] = before[first + lengths] - before[first]
         return counts, places[begins]
 
-    def _map(self, fields: Fields, field: Field, kind: pa.DataType) -> pa.Array:
+    def _map(
+        self, fields: Fields, field: Field, kind: pa.DataType, rows: Ints, path: str
+    ) -> pa.Array:
         assert field.message is not None
         key_field, value_field = field.message.fields
         counts, starts, ends = fields.all(tag_of(field.number, _BYTES))
         entries = Fields(self._data, starts, ends)
-        keys = self._field(entries, key_field, kind.key_type)
+        inside = np.repeat(rows, counts)
+        keys = self._field(entries, key_field, kind.key_type, inside, path)
         after_key = entries.position.copy()
-        values = self._field(entries, value_field, kind.item_type)
+        values = self._field(entries, value_field, kind.item_type, inside, path)
         bad = entries.bad | (entries.position != ends)
         bad |= (after_key == starts) | (entries.position == after_key)
         if keys.null_count:

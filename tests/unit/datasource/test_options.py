@@ -51,6 +51,7 @@ def test_defaults() -> None:
         include_properties=True,
         value_format="raw",
         value_schema=None,
+        fail_on_new_columns=False,
         read_table_files=True,
         pushdown=False,
         min_partitions=None,
@@ -115,6 +116,8 @@ def test_every_documented_name_and_alias_is_known(key: str) -> None:
     valid |= dict.fromkeys(
         ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"), '{"t": {"0": 1}}'
     )
+    if key == "schemaEvolutionMode":
+        valid, other = {key: "ignore"}, {**other, "valueFormat": "auto"}
     valid |= {"startingOffsetsByTimestampStrategy": "latest", "valueFormat": "string"}
     if key.endswith(("authPluginClassName", "authParams")):
         valid |= dict.fromkeys(("pulsar.client.authPluginClassName",), "none")

@@ -14,6 +14,7 @@ from pulsark.rows import ROW_SCHEMA, RowBuilder, builder, entries_of
 from pulsark.rows.values import ValueColumn, column
 from pulsark.rows.values.codec import Codec
 from pulsark.rows.values.json_values import JsonCodec
+from pulsark.rows.values.losses import Losses
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.table.files.record import SealedLedger
@@ -185,10 +186,10 @@ def test_a_value_that_breaks_its_codec_is_kept_as_it_was_sent(
     ]
     decode = JsonCodec.decode
 
-    def picky(codec: JsonCodec, payloads: pa.Array) -> pa.Array:
+    def picky(codec: JsonCodec, payloads: pa.Array, lost: Losses) -> pa.Array:
         if b'{"a":13}' in payloads.to_pylist():
             raise ZeroDivisionError("a defect")
-        return decode(codec, payloads)
+        return decode(codec, payloads, lost)
 
     monkeypatch.setattr(JsonCodec, "decode", picky)
     values = ValueColumn(ValueSchemas.next(None, [(bytes(8), SCHEMAS[3])]))

@@ -20,7 +20,8 @@ from pulsark import limits
 from pulsark.rows import RowBuilder, builder, entries_of
 from pulsark.rows.values import bounds, decode_values
 from pulsark.rows.values.bounds import AvroShape, JsonBounds, ProtobufBounds, json_shape
-from pulsark.rows.values.codec import codec_of
+from pulsark.rows.values.codec import Codec, codec_of
+from pulsark.rows.values.losses import Losses
 from pulsark.schemas.avro import parse_avro
 from pulsark.schemas.definition import InvalidSchemaDataError, SchemaData, SchemaType
 from pulsark.schemas.protobuf import Field, Message
@@ -35,6 +36,10 @@ from tests.sim.disk import SimDisk
 
 SECONDS_MAX = 20.0
 """More than any of these takes on a busy machine; without the bounds they take minutes or die."""
+
+
+def decode_with(codec: Codec, payloads: pa.Array) -> pa.Array:
+    return codec.decode(payloads, Losses(len(payloads)))
 
 
 def record(name: str, *fields: tuple[str, Any]) -> dict[str, Any]:
@@ -202,7 +207,7 @@ def test_empty_messages_cannot_fill_a_thousand_columns() -> None:
     codec = ProtobufCodec(OUTER)
     few, many = b"\x08\x01" + b"\x12\x00" * 50, b"\x08\x01" + b"\x12\x00" * 500_000
     odd = b"\x12\x00" * 500_000 + b"\x08\x01"
-    found = codec.decode(pa.array([few, many, odd], pa.binary())).to_pylist()
+    found = decode_with(codec, pa.array([few, many, odd], pa.binary())).to_pylist()
     assert len(found[0]["l"]) == 50
     assert found[1:] == [None, None]
     assert codec.bounds.refused == 2
@@ -214,13 +219,13 @@ def test_unknown_groups_within_groups(depth: int) -> None:
 
     codec = ProtobufCodec(Message((Field("v", 1, "int32"),)))
     payload = b"\x08\x01" + b"\x1b" * depth + b"\x1c" * depth
-    found = codec.decode(pa.array([payload] * 2, pa.binary())).to_pylist()
+    found = decode_with(codec, pa.array([payload] * 2, pa.binary())).to_pylist()
     assert found == ([{"v": 1}] * 2 if depth < 100 else [None] * 2)
 
 
 def test_what_is_refused_is_counted() -> None:
     codec: Any = codec_of(avro(NODE))
-    codec.decode(pa.array([chain_of(2), chain_of(500), None, chain_of(600)], pa.binary()))
+    decode_with(codec, pa.array([chain_of(2), chain_of(500), None, chain_of(600)], pa.binary()))
     assert codec.bounds.refused == 2
 
 

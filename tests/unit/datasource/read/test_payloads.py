@@ -17,11 +17,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pulsark.datasource.options.errors import OptionError
 from pulsark.datasource.options.options import Options
 from pulsark.datasource.read import reader as reader_module
-from pulsark.datasource.read.ddl import from_json_value, parse_ddl
+from pulsark.datasource.read.ddl import json_scalar, parse_ddl
 from pulsark.datasource.read.layout import layout_of
 from pulsark.datasource.read.reader import FilteringReader
 from pulsark.datasource.source import PulsarkSource
-from pulsark.rows.values.types import arrow_type, column_of
+from pulsark.rows.values.json_values import DeclaredJson
+from pulsark.rows.values.losses import Losses
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.entry import build_entry
@@ -120,11 +121,12 @@ def test_a_reader_that_began_before_a_schema_reads_its_messages(broker: FakeBrok
     layout = layout_of(given, lambda: {topic: {bytes(8): schema(FIRST)}})
     reader = FilteringReader(given, layout, ("id", "__valueRaw"))
     broker.schemas["public/default/t"].append(schema(SECOND))
-    broker.publish(topic, [message(avro(SECOND, {**ORDER, "id": 2, "price": 3.5}), 1)])
+    later = avro(SECOND, {**ORDER, "id": 2, "price": 3.5})
+    broker.publish(topic, [message(later, 1)])
     found = [rows for split in reader.partitions() for rows in reader.read(split)]
     assert [row for rows in found for row in rows.to_pylist()] == [
         {"id": 1, "__valueRaw": None},
-        {"id": 2, "__valueRaw": None},
+        {"id": 2, "__valueRaw": later},
     ]
 
 
@@ -231,31 +233,34 @@ def test_json_values_of_all_types_that_ddl_names() -> None:
     kind = parse_ddl(
         "m MAP<STRING, ARRAY<DATE>>, d DATE, t TIMESTAMP, n DECIMAL(5,2), e DEC, b BINARY"
     )
-    found = from_json_value(
-        {
-            "m": {"x": ["2026-01-31", "no date"]},
-            "d": "2026-02-01",
-            "t": "2026-02-01T10:00:00+01:00",
-            "n": "12.345",
-            "e": 7,
-            "b": "AQI=",
-        },
-        kind,
-    )
-    assert found == {
-        "m": [("x", [date(2026, 1, 31), None])],
-        "d": date(2026, 2, 1),
-        "t": datetime(2026, 2, 1, 9, tzinfo=UTC),
-        "n": Decimal("12.34"),
-        "e": Decimal(7),
-        "b": b"\1\2",
+    document = {
+        "m": {"x": ["2026-01-31", "no date"]},
+        "d": "2026-02-01",
+        "t": "2026-02-01T10:00:00+01:00",
+        "n": "12.34",
+        "e": 7,
+        "b": "AQI=",
     }
-    assert column_of([found], arrow_type(kind)).to_pylist() == [found]
-    wrong = from_json_value({"m": 1, "d": 2, "t": "x", "n": True, "e": "x", "b": "?"}, kind)
-    assert set(wrong.values()) == {None}
-    assert from_json_value([1], kind) is None
-    naive = from_json_value({"t": "2026-02-01 09:00:00"}, parse_ddl("t TIMESTAMP"))
-    assert naive == {"t": datetime(2026, 2, 1, 9, tzinfo=UTC)}
+    wrong = {"m": 1, "d": 2, "t": "x", "n": "12.345", "e": "x", "b": "?"}
+    naive = {"t": "2026-02-01 09:00:00", "unknown": 1}
+    payloads = [json.dumps(each).encode() for each in (document, wrong, naive, [1])]
+    lost = Losses(4)
+    found = DeclaredJson(kind, json_scalar).decode(pa.array(payloads, pa.binary()), lost)
+    assert found.to_pylist()[:2] == [
+        {
+            "m": [("x", [date(2026, 1, 31), None])],
+            "d": date(2026, 2, 1),
+            "t": datetime(2026, 2, 1, 9, tzinfo=UTC),
+            "n": Decimal("12.34"),
+            "e": Decimal(7),
+            "b": b"\1\2",
+        },
+        dict.fromkeys(wrong),
+    ]
+    assert found[2].as_py()["t"] == datetime(2026, 2, 1, 9, tzinfo=UTC)
+    assert found[3].as_py() is None
+    assert lost.rows.tolist() == [True, True, False, True]
+    assert lost.counts == {"m[][]": 1, **dict.fromkeys(wrong, 1), "": 1}
 
 
 def test_ddl() -> None:

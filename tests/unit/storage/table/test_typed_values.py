@@ -113,7 +113,7 @@ def test_rows_have_the_value_and_what_it_does_not_tell() -> None:
         (3, None, None),
         (4, None, b"secret"),
         (5, typed(6), None),
-        (5, None, b'{"a":"x"}'),
+        (5, typed(None), b'{"a":"x"}'),
         (6, None, b'{"a":'),
         (7, None, b"\xff\x00"),
         (8, None, b"marker"),
