@@ -14,7 +14,11 @@ from pulsark import __version__
 from pulsark.dispatch.broker_chores import chores_of
 from pulsark.dispatch.brokers.anti_affinity import AntiAffinityGroups
 from pulsark.dispatch.brokers.candidates import Candidates
-from pulsark.dispatch.brokers.feature_level import STATED_CHANGES_LEVEL, FeatureLevels
+from pulsark.dispatch.brokers.feature_level import (
+    STATED_CHANGES_LEVEL,
+    TYPED_FILES_LEVEL,
+    FeatureLevels,
+)
 from pulsark.dispatch.brokers.isolation_source import IsolationSource
 from pulsark.dispatch.brokers.leader import Leader
 from pulsark.dispatch.brokers.owners import BundleOwners
@@ -125,6 +129,7 @@ class Broker:
         self.leader = Leader(metadata)
         self.feature_levels = FeatureLevels(metadata, self.clock)
         tables.states = lambda: self.feature_levels.allows(STATED_CHANGES_LEVEL)
+        tables.knows_format_3 = lambda: self.feature_levels.allows(TYPED_FILES_LEVEL)
         self.resources = Resources(metadata, runtime)
         self.owners = BundleOwners(metadata)
         self.isolation = IsolationSource(metadata, self.resources.isolation, settings.clusterName)
@@ -181,7 +186,7 @@ class Broker:
         self.topic_feeds = TopicFeeds(metadata, self.catalog)
         self.subscribing = Subscribing(settings, self.clock, self.creation, self.schema_admission)
         self.rates = Rates(self.clock, self.run_queue, self.topics)
-        self.stats = Stats(self.clock, self.rates, self.ownership)
+        self.stats = Stats(self.clock, self.rates, self.ownership, tables.lost.of)
         self.stats.sealing_of = self.sealing.shown
         self.bundle_loads = BundleLoads(self.resources.namespaces, self.topics, self.rates)
         self.bundle_split.weight = self.bundle_loads.weight

@@ -48,9 +48,12 @@ def widened(known: ColumnType, new: ColumnType) -> ColumnType:
     return _bounded(known, _Merge(in_files=False).of(known, new)[0])
 
 
-def merged(table: ColumnType, new: ColumnType) -> ColumnType:
-    """Return a table's type after a further version, such that engines still read its old files."""
-    return _bounded(table, _Merge(in_files=True).of(table, new)[0])
+def merged(table: ColumnType, new: ColumnType, *, widen: bool = True) -> ColumnType:
+    """Return a table's type after a further version, such that engines still read its old files.
+
+    Unless types may ``widen``, only fields are added.
+    """
+    return _bounded(table, _Merge(in_files=True, widen=widen).of(table, new)[0])
 
 
 def in_tables(kind: ColumnType) -> ColumnType:
@@ -134,13 +137,14 @@ def _engines_follow(old: str, wider: str) -> bool:
 
 
 class _Merge:
-    def __init__(self, *, in_files: bool) -> None:
+    def __init__(self, *, in_files: bool, widen: bool = True) -> None:
         self._in_files = in_files
+        self._widen = widen
 
     def of(self, old: ColumnType, new: ColumnType) -> tuple[ColumnType, bool]:
         """Return the common type, or the old one; and whether the column may just change to it."""
         if isinstance(old, str) or isinstance(new, str):
-            if isinstance(old, str) and isinstance(new, str):
+            if isinstance(old, str) and isinstance(new, str) and self._widen:
                 found = _common(old, new) or old
                 return found, found == old or not self._in_files or _engines_follow(old, found)
             return old, True

@@ -107,9 +107,12 @@ _UNIONS_TOO_LARGE_MAX: Final = 8
 """Unions that may be too large for columns before a whole type counts as too large."""
 
 
-def value_type(schema: SchemaData) -> ColumnType:
-    """The type of the column with a schema's values; ``binary`` if it can show no more."""
-    found = _typed(schema)
+def value_type(schema: SchemaData, *, format_2: bool = False) -> ColumnType:
+    """Return the type of the column with a schema's values; ``binary`` if it can show no more.
+
+    In files of ``format_2`` unions have no column, and some logical types are bytes and numbers.
+    """
+    found = _typed(schema, format_2)
     if found is None or len(json.dumps(found)) > VALUE_TYPE_BYTES_MAX:
         return BINARY
     return found
@@ -190,10 +193,10 @@ def _is_field(field: Any) -> bool:
     )
 
 
-def of_avro(avro: AvroType, as_json: bool = False) -> ColumnType | None:
-    """The type that shows an Avro type; ``as_json``: written as JSON. ``None`` without one."""
+def of_avro(avro: AvroType, as_json: bool = False, *, format_2: bool = False) -> ColumnType | None:
+    """Return the type that shows an Avro type, written ``as_json`` or not; None without one."""
     try:
-        return _AvroColumns(as_json).of(avro, ())
+        return _AvroColumns(as_json, format_2).of(avro, ())
     except _TooManyFieldsError:
         return None
 
@@ -271,18 +274,19 @@ def shown_fields(record: Record) -> list[str]:
     return list(names.values())
 
 
-def _typed(schema: SchemaData) -> ColumnType | None:
+def _typed(schema: SchemaData, format_2: bool) -> ColumnType | None:
     avro = avro_of(schema)
     if avro is not None:
-        return of_avro(avro, schema.type is SchemaType.JSON)
+        return of_avro(avro, schema.type is SchemaType.JSON, format_2=format_2)
     message = protobuf_of(schema)
     if message is not None:
         return of_protobuf(message)
     pair = pair_of(schema)
     if isinstance(pair, SchemaData):
-        return _typed(pair)
+        return _typed(pair, format_2)
     if pair is not None:
-        return struct(zip(("key", "value"), map(value_type, pair), strict=True))
+        key, value = (value_type(part, format_2=format_2) for part in pair)
+        return struct([("key", key), ("value", value)])
     return _OF_PRIMITIVES.get(schema.type)
 
 
@@ -293,8 +297,9 @@ class _TooManyFieldsError(Exception):
 class _AvroColumns:
     """Counts the fields and levels: types may name each other."""
 
-    def __init__(self, as_json: bool) -> None:
+    def __init__(self, as_json: bool, format_2: bool) -> None:
         self._as_json = as_json
+        self._format_2 = format_2
         self._left = VALUE_FIELDS_MAX
         self._levels_left = 2 * SCHEMA_DEPTH_MAX
         self._unions_left = _UNIONS_TOO_LARGE_MAX
@@ -310,18 +315,16 @@ class _AvroColumns:
 
     def _of(self, avro: AvroType, inside: tuple[str, ...]) -> ColumnType | None:
         match avro:
-            case Primitive(kind, logical):
-                if self._as_json:
-                    return _OF_JSON.get(kind) or _OF_AVRO.get((kind, ""))
-                if is_decimal(avro):
-                    return f"decimal({avro.precision},{avro.scale})"
-                return _OF_AVRO.get((kind, logical)) or _OF_AVRO.get((kind, ""))
+            case Primitive():
+                return self._primitive(avro)
             case Enumeration():
                 return "string"
             case Fixed():
                 if self._as_json:
                     return "string"
-                return f"decimal({avro.precision},{avro.scale})" if is_decimal(avro) else BINARY
+                if is_decimal(avro) and not self._format_2:
+                    return f"decimal({avro.precision},{avro.scale})"
+                return BINARY
             case Union():
                 return self._union(avro, inside)
             case Array(items):
@@ -334,10 +337,22 @@ class _AvroColumns:
                 return None if name in inside else self._struct(avro, (*inside, name))
         return None
 
+    def _primitive(self, avro: Primitive) -> ColumnType | None:
+        kind, logical = avro.kind, avro.logical
+        if self._as_json:
+            return _OF_JSON.get(kind) or _OF_AVRO.get((kind, ""))
+        if is_decimal(avro):
+            return f"decimal({avro.precision},{avro.scale})"
+        if self._format_2 and logical.startswith(("local-", "time-")):
+            logical = ""
+        return _OF_AVRO.get((kind, logical)) or _OF_AVRO.get((kind, ""))
+
     def _union(self, union: Union, inside: tuple[str, ...]) -> ColumnType | None:
         members = members_of(union)
         if len(members) == 1:
             return self.of(members[0], inside)
+        if self._format_2:
+            return None
         fields, left, levels = [], self._left, self._levels_left
         try:
             for number, member in enumerate(members):

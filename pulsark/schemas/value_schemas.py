@@ -34,14 +34,21 @@ class ValueSchemas:
 
     kind: ColumnType = BINARY
     schemas: tuple[ValueSchema, ...] = ()
+    format: int = 3
+    """The version of the files: 2 for brokers that do not know unions and wider twins."""
 
     @classmethod
     def next(
-        cls, table: ColumnType | None, versions: Sequence[tuple[bytes, SchemaData]]
+        cls,
+        table: ColumnType | None,
+        versions: Sequence[tuple[bytes, SchemaData]],
+        *,
+        known_to_all: bool = True,
     ) -> ValueSchemas:
-        """For further files of a table whose column has a type; ``None``: it has no files yet.
+        """Return those for further files of a table; ``table`` is its type, None without files.
 
         A column without types stays so: files that are there cannot be read as anything else.
+        Unless format 3 is ``known_to_all`` brokers, the type has only what format 2 can have.
         """
         if table == BINARY or (table is None and not versions):
             return cls()
@@ -49,13 +56,17 @@ class ValueSchemas:
 
         schemas = [schema for _, schema in versions]
         if table is None:
-            table = in_tables(type_of_versions(schemas))
-        else:
-            for schema in schemas:
-                table = merged(table, in_tables(value_type(schema)))
+            table = in_tables(type_of_versions(schemas)) if known_to_all else BINARY
+        for schema in schemas:
+            found = in_tables(value_type(schema, format_2=not known_to_all))
+            if table != BINARY:
+                table = merged(table, found, widen=known_to_all)
+            elif not known_to_all:
+                table = found
         if table == BINARY:
             return cls()
-        return cls(table, tuple(ValueSchema(version, schema) for version, schema in versions))
+        found_schemas = tuple(ValueSchema(version, schema) for version, schema in versions)
+        return cls(table, found_schemas, 3 if known_to_all else 2)
 
     def encode(self) -> bytes:
         """The JSON."""
@@ -69,7 +80,8 @@ class ValueSchemas:
             }
             for each in self.schemas
         ]
-        return json.dumps({"type": self.kind, "schemas": schemas}).encode()
+        document = {"type": self.kind, "schemas": schemas, "format": self.format}
+        return json.dumps(document).encode()
 
     @classmethod
     def decode(cls, value: bytes | str) -> ValueSchemas:
@@ -87,4 +99,4 @@ class ValueSchemas:
             )
             for each in document["schemas"]
         ]
-        return cls(document["type"], tuple(schemas))
+        return cls(document["type"], tuple(schemas), document.get("format", 2))

@@ -27,7 +27,7 @@ from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop.stalls import LoopStalls
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.model.interfaces import AnyTopic
-from pulsark.dispatch.stats.stats import Stats
+from pulsark.dispatch.stats.stats import UNFIT_VALUES, Stats
 from pulsark.limits import HTTP_ANSWERS_BYTES_MAX, METRICS_PER_TURN_MAX
 from pulsark.security.expiries import Expiries
 from pulsark.security.logins import Logins
@@ -137,6 +137,12 @@ class Sums:
                 self.numbers[name] = self.numbers.get(name, 0) + number
 
 
+def _unfit(topic: AnyTopic, found: dict[str, Any], settings: Settings) -> Iterator[Sample]:
+    lost = sum(found.get(UNFIT_VALUES, {}).values())
+    if lost and settings.exposeTopicLevelMetricsInPrometheus:
+        yield "pulsark_unfit_values_total", _topic_labels(topic, settings), lost
+
+
 async def samples(broker: Broker, stats: Stats) -> AsyncIterator[Sample]:
     """The samples of one broker. Others have their turns in between."""
     by_namespace: dict[str, Sums] = {}
@@ -144,6 +150,8 @@ async def samples(broker: Broker, stats: Stats) -> AsyncIterator[Sample]:
         found = stats.topic(topic)
         numbers = _topic_numbers(topic, found, broker.settings)
         by_namespace.setdefault(topic.name.namespace_name, Sums()).add(numbers)
+        for sample in _unfit(topic, found, broker.settings):
+            yield sample
         if broker.settings.exposeTopicLevelMetricsInPrometheus:
             of_topic = _of_topic(topic, found, numbers, broker.settings)
             async for sample in in_turns(of_topic, METRICS_PER_TURN_MAX):

@@ -33,7 +33,7 @@ BATCH_BYTES = 2 << 20
 """The size limit of an Arrow batch, and of the row groups that are read at once: each call and each
 batch has a fixed cost, and a row group has few bytes of the columns that are read."""
 
-FORMAT_VERSIONS = ("1", "2")
+FORMAT_VERSIONS = ("1", "2", "3")
 _FORMAT_KEY = b"pulsark.formatVersion"
 _VALUES_KEY = b"pulsark.values"
 _NEEDED = ("entry_id", "batch_index", "batch_size")

@@ -34,6 +34,9 @@ FEATURE_LEVEL: Final = 2
 """What this program knows. Add one with the first format of a release that its predecessor cannot
 read, and write that format only where ``FeatureLevels.allows`` it; until then write the old one."""
 
+TYPED_FILES_LEVEL: Final = 2
+"""From this level on, files of tables may have format 3: unions are structs, and columns widen."""
+
 STATED_CHANGES_LEVEL: Final = 2
 """From this level on, table records say what an attach changes and which columns are indexed."""
 

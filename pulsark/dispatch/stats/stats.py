@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from pulsark.dispatch.loop.turns import in_turns
@@ -26,7 +26,7 @@ from pulsark.limits import LEDGERS_PER_TURN_MAX
 from pulsark.wire.position import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.model.interfaces import AnySubscription, AnyTopic
@@ -79,10 +79,23 @@ _NO_CURSOR: Json = {
 """Fields of a subscription that a topic without storage does not have."""
 
 
+UNFIT_VALUES: Final = "pulsarkUnfitValues"
+"""By the path of the field, sealed messages with a value that the table's column cannot hold. Only
+of topics that have some."""
+
+
 class Stats:
     """Builds the statistics of one broker's topics."""
 
-    def __init__(self, clock: Clock, rates: Rates, ownership: Ownership) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        rates: Rates,
+        ownership: Ownership,
+        lost_values: Callable[[TopicName], Mapping[str, int]] = lambda _topic: {},
+    ) -> None:
+        """``lost_values`` counts a topic's messages with values that its table cannot hold."""
+        self._lost_values = lost_values
         self.rates = rates
         self._clock = clock
         self._ownership = ownership
@@ -114,6 +127,7 @@ class Stats:
         is_stored = isinstance(topic, Topic)
         publishers = [self.publisher(p) for p in topic.producers.values()]
         parts = list(subscriptions.values())
+        unfit = dict(self._lost_values(topic.name))
         return {
             **_drop_rate(topic, self.rates.dropped_in(topic)),
             "msgRateIn": rate_in.messages,
@@ -160,6 +174,7 @@ class Stats:
             },
             "ownerBroker": urlsplit(self._ownership.web_url).netloc,
             **self.sealing_of(topic.name.base),
+            **({UNFIT_VALUES: unfit} if unfit else {}),
         } | ({} if topic.topic_epoch is None else {"topicEpoch": topic.topic_epoch})
 
     def _oldest(self, topic: AnyTopic) -> Json:

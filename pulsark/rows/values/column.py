@@ -11,6 +11,7 @@ A file's metadata has the schemas of its rows, so that reading it needs nothing 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -32,17 +33,21 @@ Convert = Callable[[Codec, pa.Array, Losses], pa.Array]
 class ValueColumn:
     """Values of one file."""
 
-    def __init__(self, schemas: ValueSchemas) -> None:
+    def __init__(self, schemas: ValueSchemas, lost: Counter[str] | None = None) -> None:
         self.type = arrow_type(schemas.kind)
         self._schemas = schemas
+        self.lost: Counter[str] = Counter() if lost is None else lost
+        """Messages that were split and whose values do not say everything, by path of the field."""
+        self.format = schemas.format
+        """The version of a file with these values."""
         self._by_version = {each.version: each for each in schemas.schemas}
         self._codecs: dict[bytes, Codec] = {}
         self._without: set[bytes] = set()
         """Versions of schemas that have no codec."""
 
     def fresh(self) -> ValueColumn:
-        """For another file: nothing learned yet."""
-        return ValueColumn(self._schemas)
+        """Return a column for another file: nothing is learned yet, and losses go on."""
+        return ValueColumn(self._schemas, self.lost)
 
     @property
     def refused(self) -> int:
@@ -72,10 +77,15 @@ class ValueColumn:
 
         ``versions`` are the schema versions that the rows carry.
         """
+        lost = Losses(len(payloads)) if lost is None else lost
         values = self.decode(payloads, versions, lost)
+        self.lost.update(lost.counts)
         encoded = _tried(self._encoded, pa.binary())
         again = self._converted(values, versions, pa.binary(), encoded, Losses(len(values)))
         same = pc.fill_null(pc.equal(again, payloads), False)
+        if lost.rows.any():
+            # A null may be written as the lost value was: readers see the null alone.
+            same = pc.and_not(same, pa.array(lost.rows))
         return values, pc.if_else(same, pa.scalar(None, pa.binary()), payloads)
 
     def keep(self, values: pa.Array, version: bytes) -> tuple[pa.Array, pa.Array]:
@@ -118,7 +128,7 @@ class ValueColumn:
             ValueSchema(version, self._by_version[version].schema, form_of(codec))
             for version, codec in self._codecs.items()
         )
-        return ValueSchemas(self._schemas.kind, used).encode()
+        return ValueSchemas(self._schemas.kind, used, self.format).encode()
 
     @classmethod
     def from_metadata(cls, metadata: bytes) -> ValueColumn:

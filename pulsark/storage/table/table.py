@@ -231,7 +231,7 @@ class Table(TableWriter):
         values: ValueSchemas,
     ) -> None:
         """Seal what replaces other files: all of it, or ``StorageError``."""
-        await self._seal(adds, wanted, entries_of, target_bytes, values)
+        await self._seal(adds, wanted, entries_of, target_bytes, values, again=True)
         if not adds or adds[-1].last_entry_id != wanted.last:
             raise StorageFullError(
                 f"there is no room to write ledger {wanted.ledger_id} anew up to {wanted.last}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from pulsark.storage.table.lost_values import LostValues
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -40,6 +42,9 @@ class TableParts:
     schemas_of: SchemasOf | None
     states: Callable[[], bool]
     """Whether all brokers understand records that say what an attach changes."""
+    knows_format_3: Callable[[], bool] = lambda: True
+    """Whether every broker reads files of format 3."""
+    lost: LostValues = field(default_factory=LostValues)
 
     def forget(self, path: str) -> None:
         """Anything of a table may have changed."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from pulsark.errors import UnsealableError
@@ -77,7 +78,8 @@ class TableWriter:
             return ValueSchemas()
         versions = await schemas_of(self.name)
         kind = record.value if record.attached else None
-        return await self._run(lambda: ValueSchemas.next(kind, versions))
+        known = self._parts.knows_format_3()
+        return await self._run(lambda: ValueSchemas.next(kind, versions, known_to_all=known))
 
     async def seal(
         self,
@@ -126,6 +128,8 @@ class TableWriter:
         values: ValueSchemas,
         located: PiecesOf | None = None,
         patient: bool = False,
+        *,
+        again: bool = False,
     ) -> None:
         """Add files with the entries of a range to a list; of its beginning if that is all."""
         roots, size = await self._parts.roots.with_room(self.record, wanted.size)
@@ -135,6 +139,9 @@ class TableWriter:
             return await self._parts.processes.seal(
                 part, roots, needed, target_bytes, values, entries_of, located, patient, as_sent,
                 base=self.name,
+                on_lost=None
+                if again
+                else partial(self._parts.lost.add, self.name, part.partition),
             )  # fmt: skip
 
         await SealAttempts(attempt, adds).seal(wanted.within(size))

@@ -20,6 +20,7 @@ from pulsark.runtime import Runtime, Worker, run_in_worker
 from pulsark.storage.table.files.record import SealedLedger, TableRecord
 from pulsark.storage.table.files.table_limits import DEFAULT_LIMITS, TableLimits
 from pulsark.storage.table.known_ledgers import KnownLedgers
+from pulsark.storage.table.lost_values import LostValues
 from pulsark.storage.table.open_tables import OpenTables
 from pulsark.storage.table.owned_table_record import read_sealed
 from pulsark.storage.table.process.apart import ApartTopics
@@ -92,9 +93,13 @@ class Tables:
             roots, self.files, self._thread, copies=copies, copies_needed=copies_needed
         )
         self.touched = TouchedLedgers()
+        self.lost = LostValues()
+        self.knows_format_3: Callable[[], bool] = lambda: True
+        """Whether every broker of the cluster reads files of format 3. The broker sets it."""
         self._parts = TableParts(
             runtime, self.files, self._thread, self.roots, self.processes, KnownLedgers(),
             self.touched, ReadAhead(), limits, schemas_of, lambda: self.states(),
+            lambda: self.knows_format_3(), self.lost,
         )  # fmt: skip
         self.to_delete = TablesToDelete(metadata, self.roots, self.files, self._thread)
         self._open = OpenTables(self._parts, metadata, self.to_delete)

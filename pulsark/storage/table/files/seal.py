@@ -33,6 +33,7 @@ from pulsark.storage.table.files.statistics import Leaf, file_statistics
 from pulsark.wire.entry import checksum_ok
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pulsark.runtime import AppendFile
@@ -43,8 +44,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FORMAT_KEY: Final = b"pulsark.formatVersion"
-FILE_FORMAT_VERSION: Final = 2
-"""The newest that is read. Version 1 has values as bytes, and is still written for those."""
+FILE_FORMAT_VERSION: Final = 3
+"""The newest that is read. Version 1 has values as bytes, and is still written for those; version 2
+is written as long as some broker does not know version 3."""
 
 VALUES_KEY: Final = b"pulsark.values"
 """Where a file with typed values says how they were made."""
@@ -99,6 +101,7 @@ def seal(
     values: ValueSchemas | None = None,
     as_sent: bool = False,
     on_refused: Callable[[int], None] | None = None,
+    lost: Counter[str] | None = None,
 ) -> list[DataFile]:
     """Write consecutive entries of one ledger, in order, to every directory of its table.
 
@@ -108,10 +111,11 @@ def seal(
     that fails meanwhile is left out with a warning, and gets its files from another one later.
     ``on_refused`` is told how many payloads have no value because they are beyond the bounds.
     With ``as_sent`` nothing is taken apart: each entry is one row with its bytes.
+    Messages with values that do not fit the columns are added to ``lost``, by field.
     ``nonce`` makes the names differ from those of any other attempt. Raises ``CorruptEntryError``
     for an entry that fails its checksum, ``StorageError`` for a gap, ``OSError``.
     """
-    column = ValueColumn(values) if values is not None and values.kind != BINARY else None
+    column = ValueColumn(values, lost) if values is not None and values.kind != BINARY else None
     sealer = _Sealer(
         partition, ledger_id, directories, disk, nonce, target_bytes, roots_needed, column, as_sent
     )
@@ -286,7 +290,9 @@ class FileWriter(io.RawIOBase):
         some = [leaf for name in compressed or () for leaf, _ in _leaves(schema, name)]
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self, mode="w"),
-            self._schema.with_metadata({FORMAT_KEY: b"1" if values is None else b"2"}),
+            self._schema.with_metadata(
+                {FORMAT_KEY: b"1" if values is None else b"%d" % values.format}
+            ),
             compression="zstd" if compressed is None else dict.fromkeys(some, "zstd"),
             compression_level=(
                 compression_level if compressed is None else dict.fromkeys(some, compression_level)

@@ -115,9 +115,11 @@ class TableProcess:
         as_sent: bool = False,
         table: str = "",
         cpu_seconds_max: float | None = None,
+        on_lost: Callable[[Mapping[str, int]], None] | None = None,
     ) -> list[DataFile]:
         """``seal.seal`` of entries that come in pieces, of the topic ``table``.
 
+        ``on_lost`` gets the number of messages with values that do not fit, by field.
         ``SlowSealError``: it took more than ``cpu_seconds_max`` of a processor.
 
         ``UnreadableExcerptError``: with entries instead of excerpts it may succeed.
@@ -140,6 +142,8 @@ class TableProcess:
         files = [DataFile.from_json(file) for file in _checked(document)["files"]]
         if refused := document.get("refused", 0):
             self.on_refused(table, refused)
+        if on_lost is not None:
+            on_lost(document["lost"])
         return files
 
     async def read(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -139,6 +139,7 @@ class TableProcesses:
         as_sent: bool = False,
         *,
         base: TopicName,
+        on_lost: Callable[[Mapping[str, int]], None] | None = None,
     ) -> list[DataFile]:
         """``seal.seal`` of a range of a topic; ``located`` is asked first where it is given.
 
@@ -163,6 +164,7 @@ class TableProcesses:
                         as_sent=as_sent,
                         table=str(base),
                         cpu_seconds_max=None if process is self.alone else most,
+                        on_lost=on_lost,
                     )
             except (StorageError, TimeoutError):
                 await self._remove_attempt(roots, wanted, name)

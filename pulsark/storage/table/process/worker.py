@@ -12,6 +12,7 @@ import logging
 import os
 import resource
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -98,6 +99,7 @@ class TableWorker:
 
         pieces = _pieces(stream)
         refused: list[int] = []
+        lost: Counter[str] = Counter()
         entries = chain.from_iterable(_entries_of(*piece, self._journals) for piece in pieces)
         try:
             files = seal(
@@ -112,11 +114,16 @@ class TableWorker:
                 values=ValueSchemas.decode(request["values"]),
                 as_sent=request.get("asSent", False),
                 on_refused=refused.append,
+                lost=lost,
             )
         finally:
             for _ in pieces:
                 pass  # what is still on its way is not the next request
-        return {"files": [file.to_json() for file in files], "refused": sum(refused)}, []
+        return {
+            "files": [file.to_json() for file in files],
+            "refused": sum(refused),
+            "lost": lost,
+        }, []
 
     def _begin(self, op: str) -> Reply:
         """Load most of what requests take, before the first one comes."""
