@@ -256,14 +256,18 @@ def is_shown(sent: Any, shown: Any) -> bool:
         others = {k: v for k, v in shown.items() if k != f"member{sent.number}"}
         if found is None and not _is_nothing(others):
             # JSON does not say which type a value has: an earlier one may fit as well.
-            return any(is_shown(sent.value, other) for other in others.values() if other is not None)
+            return any(
+                is_shown(sent.value, other) for other in others.values() if other is not None
+            )
         return is_shown(sent.value, found)
     if isinstance(sent, dict):
         found = dict(shown) if isinstance(shown, list) else shown
-        return all([is_shown(item, _twins(found, key)) for key, item in sent.items()])
+        parts = [is_shown(item, _twins(found, key)) for key, item in sent.items()]
+        return all(parts)
     if isinstance(sent, list):
         assert len(sent) == len(shown), (sent, shown)
-        return all([is_shown(*pair) for pair in zip(sent, shown, strict=True)])
+        parts = [is_shown(*pair) for pair in zip(sent, shown, strict=True)]
+        return all(parts)
     if isinstance(shown, dict):
         return any(is_shown(sent, item) for item in shown.values() if item is not None)
     if isinstance(sent, bytes) != isinstance(shown, bytes):

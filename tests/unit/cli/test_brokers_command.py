@@ -72,8 +72,8 @@ def test_brokers_are_listed_and_one_leads(both: TwoBrokers, run: Any) -> None:
 def test_feature_levels_are_shown_and_remarked_while_they_differ(
     both: TwoBrokers, run: Any
 ) -> None:
-    assert [line.split()[-1] for line in run("brokers", "list").splitlines()][-2:] == ["1", "1"]
-    said = "feature level 1; the cluster is at 1\n"
+    assert [line.split()[-1] for line in run("brokers", "list").splitlines()][-2:] == ["2", "2"]
+    said = "feature level 2; the cluster is at 2\n"
     assert said in run("brokers", "show", both.b.peer.broker_id)
     both.a.broker.feature_levels.cluster = 0
     last = run("brokers", "list").splitlines()[-1]

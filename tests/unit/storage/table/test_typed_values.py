@@ -150,7 +150,7 @@ def test_entries_come_back_from_a_file() -> None:
         ledger = SealedLedger(5, 0, tuple(files))
         check_entries(disk, "/r", {5: ledger}, {5: ENTRIES})
         found = pq.ParquetFile(pa.BufferReader(read_whole(disk, f"/r/{files[0].path}")))
-        expected = b"1" if values is None else b"2"
+        expected = b"1" if values is None else b"3"
         assert found.metadata.metadata[b"pulsark.formatVersion"] == expected
         assert found.schema_arrow.names == [*FILE_SCHEMA.names, "partition", "ledger_id"]
 
@@ -161,12 +161,12 @@ def test_a_file_that_describes_its_values_wrongly_is_refused() -> None:
             ValueColumn.from_metadata(metadata)
 
 
-def test_a_file_of_format_1_is_read_and_one_of_format_3_is_refused(
+def test_a_file_of_format_1_is_read_and_a_newer_one_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk = SimDisk()
     old, new = sealed(disk, ENTRIES, None, "1"), sealed(disk, ENTRIES, schemas(None, OLD), "2")
-    for files, newest, readable in ((old, 1, True), (new, 2, True), (new, 1, False)):
+    for files, newest, readable in ((old, 1, True), (new, 3, True), (new, 2, False)):
         monkeypatch.setattr(reader_module, "FILE_FORMAT_VERSION", newest)
         reader = TableReader(["/r"], disk)
         ledger = SealedLedger(5, 0, tuple(files))
@@ -174,7 +174,7 @@ def test_a_file_of_format_1_is_read_and_one_of_format_3_is_refused(
             found = reader.read(ledger, 1, 1, 1)
             assert client_view(found[0][1]) == client_view(ENTRIES[1])
         else:
-            with pytest.raises(CorruptEntryError, match=f"format b'2'; .* up to {newest}"):
+            with pytest.raises(CorruptEntryError, match=f"format b'3'; .* up to {newest}"):
                 reader.read(ledger, 1, 1, 1)
 
 
