@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -55,11 +56,15 @@ def audited(handlers: Handlers, audit: Audit) -> Handlers:
 def _carry_out(function: Handler, audit: Audit, connection: Connection, command: Command) -> None:
     request_id = str(getattr(request_of(command), "request_id", ""))
     call = Call(Command.Type.Name(command.type), request_id)
-    with watched(partial(_note_effect, audit, connection, call)):
+    # What the command begins, such as the timers of a topic, may outlive the connection.
+    with watched(partial(_note_effect, audit, weakref.ref(connection), call)):
         function(connection, command)
 
 
-def _note_effect(audit: Audit, connection: Connection, call: Call, effect: Effect) -> None:
+def _note_effect(audit: Audit, client: weakref.ref[Connection], call: Call, effect: Effect) -> None:
+    connection = client()
+    if connection is None:
+        return
     target = Target.of_topic(effect.topic, effect.subscription)
     call = call._replace(parameters={CHANGED: effect.what.value})
     audit.changed(connection.origin, connection.principal, call, target)

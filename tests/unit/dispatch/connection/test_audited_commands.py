@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 from pulsark.dispatch.connection.accesses import CHANGELESS
@@ -83,6 +85,20 @@ async def test_a_client_that_hangs_up_leaves_no_subscription_unnoted(broker) -> 
     await asyncio.sleep(1)
     assert loaded.cursors._log.subscriptions(loaded.ledger.topic_id) == ["s"]
     assert heard(audit) == [("SUBSCRIBE", "subscription created", "s")]
+
+
+@scenario(auditEnabled=True)
+async def test_a_topic_keeps_no_connection_that_opened_it(broker) -> None:
+    quiet(broker)
+    client = Client(broker)
+    await client.produce(TOPIC, 1)
+    assert await client.subscribe(TOPIC) == 0
+    connection = weakref.ref(client.connection)
+    client.hang_up()
+    await asyncio.sleep(1)
+    del client
+    gc.collect()
+    assert connection() is None
 
 
 @scenario()
