@@ -135,6 +135,12 @@ has them all."""
 RECENTLY_CLOSED_PRODUCERS_MAX = 1000
 """Closed producer ids that a connection remembers, to ignore publishes still under way."""
 
+RECENTLY_CLOSED_CONSUMERS_MAX = 1000
+"""Ids of consumers that a connection remembers after the broker closed them."""
+
+CONSUMER_RETURN_SECONDS = 5.0
+"""Time for which a request waits for its consumer, which the broker closed, to subscribe again."""
+
 PROBE_TIMEOUT_SECONDS = 5.0
 """Time a silent client has to answer a ping before it loses its place."""
 

@@ -202,9 +202,10 @@ def _redeliver_in_steps(consumer: Consumer, ids: Sequence[pb.MessageIdData]) -> 
 
 def seek(connection: Connection, command: Command) -> None:
     request = command.seek
-    consumer = connection.opened.consumers.get(request.consumer_id)
+    known = connection.opened.consumers.get(request.consumer_id)
 
     async def answer() -> None:
+        consumer = known or await connection.opened.returned_consumer(request.consumer_id)
         if consumer is None:
             raise ClientError(ServerError.MetadataError, "Consumer not found")
         try:
@@ -230,9 +231,10 @@ async def _move(consumer: Consumer, request: pb.CommandSeek) -> None:
 
 def unsubscribe(connection: Connection, command: Command) -> None:
     request = command.unsubscribe
-    consumer = connection.opened.consumers.get(request.consumer_id)
+    known = connection.opened.consumers.get(request.consumer_id)
 
     async def answer() -> None:
+        consumer = known or await connection.opened.returned_consumer(request.consumer_id)
         if consumer is None:
             raise ClientError(ServerError.MetadataError, "Consumer not found")
         subscription = consumer.subscription
@@ -254,6 +256,7 @@ def close_consumer(connection: Connection, command: Command) -> None:
     request = command.close_consumer
     connection.requests.abandon("consumer", request.consumer_id)
     connection.opened.moving_consumers.pop(request.consumer_id, None)
+    connection.opened.forget_closed_consumer(request.consumer_id)
     consumer = connection.opened.consumers.pop(request.consumer_id, None)
     if consumer is not None:
         consumer.subscription.remove_consumers((consumer,))
@@ -264,9 +267,10 @@ def close_consumer(connection: Connection, command: Command) -> None:
 
 def last_message_id(connection: Connection, command: Command) -> None:
     request = command.getLastMessageId
-    consumer = connection.opened.consumers.get(request.consumer_id)
+    known = connection.opened.consumers.get(request.consumer_id)
 
     async def answer() -> None:
+        consumer = known or await connection.opened.returned_consumer(request.consumer_id)
         if consumer is None:
             raise ClientError(ServerError.MetadataError, "Consumer not found")
         subscription = consumer.subscription

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
-from pulsark.limits import RECENTLY_CLOSED_PRODUCERS_MAX
+from pulsark.limits import (
+    CONSUMER_RETURN_SECONDS,
+    RECENTLY_CLOSED_CONSUMERS_MAX,
+    RECENTLY_CLOSED_PRODUCERS_MAX,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +37,8 @@ class Opened:
         self.scalable: ScalableClient | None = None
         """What only clients of Pulsar 5 have."""
         self._recently_closed: dict[int, None] = {}
+        self._returning: dict[int, asyncio.Future[None] | None] = {}
+        """Consumers that the broker closed and that will subscribe again, and who waits for it."""
 
     def add_producer(self, producer: Producer) -> None:
         """A producer is ready: its SENDs are carried out from now on."""
@@ -42,6 +49,7 @@ class Opened:
     def add_consumer(self, consumer: Consumer) -> None:
         """A consumer may be sent messages from now on."""
         self.consumers[consumer.consumer_id] = consumer
+        self.forget_closed_consumer(consumer.consumer_id)
         self.moving_consumers.pop(consumer.consumer_id, None)
 
     def drop_producer(self, producer: Producer) -> bool:
@@ -74,7 +82,33 @@ class Opened:
         if self.consumers.get(consumer.consumer_id) is not consumer:
             return False
         del self.consumers[consumer.consumer_id]
+        self._returning.setdefault(consumer.consumer_id, None)
+        while len(self._returning) > RECENTLY_CLOSED_CONSUMERS_MAX:
+            self.forget_closed_consumer(next(iter(self._returning)))
         return True
+
+    async def returned_consumer(self, consumer_id: int) -> Consumer | None:
+        """Return a consumer; wait a little for one that the broker closed to subscribe again.
+
+        A seek closes consumers. Their client may send the next request about one before it heard.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + CONSUMER_RETURN_SECONDS
+        while (found := self.consumers.get(consumer_id)) is None:
+            if consumer_id not in self._returning or loop.time() >= end:
+                return None
+            waited = self._returning[consumer_id]
+            if waited is None:
+                waited = self._returning[consumer_id] = loop.create_future()
+            # Another request that waited, too, may have closed it again.
+            await asyncio.wait([waited], timeout=end - loop.time())
+        return found
+
+    def forget_closed_consumer(self, consumer_id: int) -> None:
+        """Nobody need wait any more for a consumer to return: it is here, or will not come."""
+        waited = self._returning.pop(consumer_id, None)
+        if waited is not None and not waited.done():
+            waited.set_result(None)
 
     def drop_watcher(self, watcher_id: int) -> None:
         """A client watches a list of topics no more."""
@@ -89,6 +123,8 @@ class Opened:
         self.consumers.clear()
         self.moving_producers.clear()
         self.moving_consumers.clear()
+        for consumer_id in list(self._returning):
+            self.forget_closed_consumer(consumer_id)
         for watcher_id in list(self.watchers):
             self.drop_watcher(watcher_id)
         if self.scalable is not None:

@@ -10,7 +10,7 @@ import pytest
 from pulsark.dispatch.model.consumer import Consumer
 from pulsark.dispatch.subscription.key_shared import KeyShared
 from pulsark.errors import ServerError
-from pulsark.limits import CONSUMERS_LEAVING_AT_ONCE_MAX
+from pulsark.limits import CONSUMER_RETURN_SECONDS, CONSUMERS_LEAVING_AT_ONCE_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.position import Position
 from tests.support.broker_clients import (
@@ -260,6 +260,42 @@ async def test_a_reader_seeks_and_keeps_its_place_while_it_connects_anew(broker)
     await asyncio.sleep(5)
     assert await client.subscribe(TOPIC, "r", durable=False, start=tuple(ids[0])) == 0
     assert await client.received(1) == [tuple(ids[1])]
+
+
+@scenario()
+async def test_a_second_seek_waits_for_the_consumer_that_the_first_one_closed(broker) -> None:
+    """A Go reader that was created at latest inclusive, and seeks at once, sends this order."""
+    client = Client(broker)
+    ids = await ledgers_of_two(broker, client, 1)
+    start = {"durable": False, "start": tuple(ids[0])}
+    assert await client.subscribe(TOPIC, "r", **start) == 0
+    await client.deliveries()
+    assert await seek(client, client.seek_command(tuple(ids[-1]))) == 0
+    await client.take(Command.CLOSE_CONSUMER)
+    client.send(client.seek_command(tuple(ids[1])))
+    client.send(last_id_command())
+    await asyncio.sleep(0.5)
+    assert not client.has(Command.SUCCESS)
+    assert not client.has(Command.ERROR)
+    assert await client.subscribe(TOPIC, "r", **start) == 0
+    assert await client.outcome() == 0
+    await client.take(Command.CLOSE_CONSUMER)
+    assert await client.subscribe(TOPIC, "r", **start) == 0
+    await client.take(Command.GET_LAST_MESSAGE_ID_RESPONSE)
+    first, *_ = await client.deliveries()
+    assert (first.message.message_id.ledgerId, first.message.message_id.entryId) == tuple(ids[1])
+
+
+@scenario()
+async def test_a_seek_of_a_consumer_that_does_not_return_ends(broker) -> None:
+    client = Client(broker)
+    ids = await ledgers_of_two(broker, client, 1)
+    assert await client.subscribe(TOPIC, "r", durable=False, start=tuple(ids[0])) == 0
+    assert await seek(client, client.seek_command(tuple(ids[1]))) == 0
+    await client.take(Command.CLOSE_CONSUMER)
+    client.send(client.seek_command(tuple(ids[0])))
+    await asyncio.sleep(CONSUMER_RETURN_SECONDS + 0.1)
+    assert await client.outcome() == ServerError.MetadataError
 
 
 # -- the end of a topic -----------------------------------------------------------------------
