@@ -41,9 +41,14 @@ class UnloadedSealing:
         return policies.sealing.enabled
 
     async def is_due(self, name: TopicName, policies: TopicPolicies) -> bool:
-        """Whether there are entries outside the table. An open ledger may have some."""
+        """Whether there are entries outside the table, or statistics that its log lacks.
+
+        An open ledger may have such entries.
+        """
         if self._sealing.leases.is_lent(name.base):
             return False
+        if await self._lacks_statistics(name.base):
+            return True
         record = await read_record(managed_ledger_path(name), self._metadata)
         if record is None or not (record.ledgers or record.folded):
             return False
@@ -54,5 +59,14 @@ class UnloadedSealing:
         return not all(line.settled for line in record.folded)
 
     async def attend(self, topic: Topic) -> None:
-        """Seal all that the topic has."""
+        """Seal all that the topic has, and have its table tidied if that adds statistics."""
         await self._sealing.seal_unloaded(topic)
+        if await self._lacks_statistics(topic.name.base):
+            self._sealing.tidy_soon(topic.name.base)
+
+    async def _lacks_statistics(self, base: TopicName) -> bool:
+        """Return whether a table, of an older release for instance, has an incomplete log."""
+        if not self._tables.states():
+            return False
+        record = await self._tables.record(base)
+        return record is not None and record.attached > 0 and not record.stated
