@@ -25,8 +25,13 @@ from pulsark.schemas.avro import (
     Record,
     Union,
 )
-from pulsark.schemas.column_types import ColumnType, decimal_digits, fields_of
-from pulsark.schemas.columns import avro_of, branch_of, shown_fields
+from pulsark.schemas.column_types import (
+    LOCAL_TIMESTAMP,
+    ColumnType,
+    decimal_digits,
+    fields_of,
+)
+from pulsark.schemas.columns import avro_of, branch_of, is_decimal, shown_fields
 from pulsark.schemas.definition import SchemaData, SchemaType
 
 if TYPE_CHECKING:
@@ -48,6 +53,7 @@ _AVRO: Final[Mapping[str, Any]] = {
     "binary": "bytes",
     "date": {"type": "int", "logicalType": "date"},
     "timestamp": {"type": "long", "logicalType": "timestamp-micros"},
+    LOCAL_TIMESTAMP: {"type": "long", "logicalType": "local-timestamp-micros"},
 }
 _AS_TEXT: Final = ("date", "timestamp", "decimal")
 """What JSON has as text."""
@@ -60,6 +66,10 @@ _FITTING: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("long", ""): _INTEGERS,
     ("long", "timestamp-millis"): ("timestamp",),
     ("long", "timestamp-micros"): ("timestamp",),
+    ("long", "local-timestamp-millis"): (LOCAL_TIMESTAMP, *_INTEGERS),
+    ("long", "local-timestamp-micros"): (LOCAL_TIMESTAMP, *_INTEGERS),
+    ("int", "time-millis"): ("string", *_INTEGERS[:3]),
+    ("long", "time-micros"): ("string", *_INTEGERS),
     ("float", ""): ("float",),
     ("double", ""): ("float", "double"),
     ("bytes", ""): ("binary",),
@@ -106,7 +116,9 @@ def fits(avro: AvroType, kind: ColumnType, *, as_json: bool) -> bool:
         case Enumeration():
             return _is_text(kind)
         case Fixed():
-            return _is_text(kind) if as_json else kind == "binary"
+            if as_json:
+                return _is_text(kind)
+            return _decimal_fits(avro, kind) if is_decimal(avro) else kind == "binary"
     if isinstance(kind, str):
         return False
     match avro, kind:
@@ -157,15 +169,14 @@ def _primitive_fits(avro: Primitive, kind: ColumnType, as_json: bool) -> bool:
         )
     if avro.kind == "string":
         return _is_text(kind)
-    digits = decimal_digits(kind) if isinstance(kind, str) else None
-    if digits or avro.logical == "decimal":
-        return (
-            digits is not None
-            and (avro.kind, avro.logical) == ("bytes", "decimal")
-            and avro.precision >= digits[0]
-            and avro.scale == digits[1]
-        )
+    if avro.logical == "decimal" or (isinstance(kind, str) and decimal_digits(kind)):
+        return is_decimal(avro) and _decimal_fits(avro, kind)
     return kind in _FITTING.get((avro.kind, avro.logical), _FITTING.get((avro.kind, ""), ()))
+
+
+def _decimal_fits(avro: Primitive | Fixed, kind: ColumnType) -> bool:
+    digits = decimal_digits(kind) if isinstance(kind, str) else None
+    return digits is not None and avro.precision >= digits[0] and avro.scale == digits[1]
 
 
 def _is_text(kind: ColumnType) -> bool:
@@ -255,7 +266,7 @@ class _Definitions:
             }
         if _is_text(kind):
             return "string"
-        if kind not in _AVRO:
+        if kind not in _AVRO or (self._as_json and kind == LOCAL_TIMESTAMP):
             raise _none(path, kind)
         return _AVRO[kind]
 

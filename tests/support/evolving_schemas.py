@@ -242,6 +242,22 @@ def _written(kind: Any, value: Any) -> Any:
     return value
 
 
+def for_client(kind: Any, value: Any) -> Any:
+    """Return a value as the official client takes it: of a union, with the name of its type."""
+    if isinstance(kind, list):
+        members = [each for each in kind if each != "null"]
+        if isinstance(value, Member):
+            return (members[value.number], value.value)
+        return None if value is None else for_client(members[0], value)
+    if isinstance(kind, dict) and isinstance(value, list):
+        return [for_client(kind["items"], item) for item in value]
+    if isinstance(kind, dict) and kind["type"] == "map":
+        return {key: for_client(kind["values"], item) for key, item in value.items()}
+    if isinstance(kind, dict) and kind["type"] == "record":
+        return {f["name"]: for_client(f["type"], value[f["name"]]) for f in kind["fields"]}
+    return value
+
+
 def is_shown(sent: Any, shown: Any) -> bool:
     """Return whether all of a value is shown. ``AssertionError`` if something else is."""
     if sent is None:

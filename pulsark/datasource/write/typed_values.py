@@ -21,6 +21,7 @@ from pulsark.rows.values.avro import avro_codec
 from pulsark.rows.values.decimals import decimal_bytes
 from pulsark.rows.values.json_form import JsonForm
 from pulsark.rows.values.json_values import JsonCodec
+from pulsark.rows.values.times import DAY_TIMES, TIME_UNITS, since_midnight, times_of_day
 from pulsark.rows.values.types import from_start, spread, valid
 from pulsark.schemas.avro import Array, AvroType, Enumeration, Fixed, Map, Primitive, Record, Union
 from pulsark.schemas.columns import avro_of, branch_of
@@ -197,6 +198,8 @@ class _Fit:
             case Enumeration(symbols=symbols):
                 return _checked_symbols(column, symbols, path)
             case Fixed(size=size):
+                if pa.types.is_decimal(kind):
+                    return column.cast(kind)
                 return _checked_size(column, size, path)
             case Primitive():
                 return self._primitive(avro, column, kind, path)
@@ -220,13 +223,18 @@ class _Fit:
         self, avro: Primitive, column: pa.Array, kind: pa.DataType, path: str
     ) -> pa.Array:
         have = column.type
-        if have.equals(kind):
+        if avro.logical in DAY_TIMES and not self._as_json:
+            return _checked_times(column, DAY_TIMES[avro.logical], path)
+        if pa.types.is_integer(have) and pa.types.is_timestamp(kind):
+            unit = TIME_UNITS[avro.logical]
+            return pc.multiply(column.cast(pa.int64()), unit).cast(kind)
+        if have.equals(kind) and avro.logical != "local-timestamp-millis":
             return self._checked_numbers(column, path)
         if pa.types.is_timestamp(have):
             if self._as_json:
                 return pc.strftime(column.cast(TIMESTAMP), format=_ISO)
-            found = column.cast(TIMESTAMP)
-            if avro.logical == "timestamp-millis":
+            found = column.cast(kind)
+            if avro.logical.endswith("timestamp-millis"):
                 found = pc.floor_temporal(found, unit="millisecond")
             return found
         if pa.types.is_decimal(have):
@@ -249,6 +257,17 @@ class _Fit:
                 "write null there, or use valueFormat avro"
             )
         return column
+
+
+def _checked_times(column: pa.Array, unit: int, path: str) -> pa.Array:
+    """Return times of a day, which are texts or numbers of a unit, as texts."""
+    is_text = pa.types.is_string(column.type)
+    numbers = since_midnight(column, unit) if is_text else column.cast(pa.int64()).to_numpy()
+    found = times_of_day(numbers, unit)
+    if found.null_count or (is_text and not found.equals(column)):
+        form = "HH:MM:SS.mmmmmm" if unit == 1 else "HH:MM:SS.mmm"
+        raise ColumnError(f"column '{path}' has to be a time of a day, {form}, in each row")
+    return found
 
 
 def _checked_symbols(column: pa.Array, symbols: Sequence[str], path: str) -> pa.Array:

@@ -61,5 +61,6 @@ def file_schema(value: pa.DataType) -> pa.Schema:
     return FILE_SCHEMA.set(place, pa.field("value", value))
 
 
-MILLISECONDS_MAX: Final = (2**63 - 1) // 1000
-"""The last time, in milliseconds, that a timestamp column can hold."""
+MILLISECONDS_MAX: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999. Python and several engines know no later time; one that a
+message has stays in its metadata."""

@@ -85,10 +85,3 @@ def decimal_of(written: bytes, avro: Primitive | Fixed) -> Decimal | None:
     if not written or abs(number) >= 10**avro.precision:
         return None
     return _EXACT.scaleb(Decimal(number), -avro.scale)
-
-
-def bytes_of(value: Decimal, avro: Primitive) -> bytes:
-    """The inverse."""
-    number = int(_EXACT.scaleb(value, avro.scale))
-    bits = (number if number >= 0 else ~number).bit_length()
-    return number.to_bytes(bits // 8 + 1, "big", signed=True)

@@ -216,12 +216,12 @@ def test_a_schema_without_a_codec_leaves_values_as_they_were_sent(
     check([build_entry(head, b'{"a":1}'), *entries(3)], SCHEMAS[3])
 
 
-def test_times_that_a_log_cannot_say_are_in_no_statistics() -> None:
+def test_times_that_a_log_cannot_say_are_null_in_the_statistics() -> None:
     disk = SimDisk()
     originals = [alone(publish_time=5), alone(publish_time=253_402_300_800_000, event_time=7)]
     (file,) = seal(enumerate(originals), 0, 5, [ROOT], disk, "n")
-    assert "publish_time" not in file.statistics["maxValues"]
-    assert "publish_time" not in file.statistics["minValues"]
+    assert file.statistics["maxValues"]["publish_time"] == "1970-01-01T00:00:00.005000Z"
+    assert file.statistics["nullCount"]["publish_time"] == 1
     assert file.statistics["maxValues"]["event_time"] == "1970-01-01T00:00:00.007000Z"
 
 

@@ -21,6 +21,7 @@ from pulsark.datasource.write.typed_values import TopicSchema, TypedValues, Valu
 from pulsark.rows.outgoing import Batching, message_sizes
 from pulsark.rows.value_sizes import value_sizes
 from pulsark.runtime import OsDisk
+from pulsark.schemas.column_types import struct
 from pulsark.schemas.columns import value_type
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
@@ -30,6 +31,7 @@ from pulsark.storage.table.staging.bulk_writer import BulkWriter, StagingArea
 from pulsark.wire.batch import decode_batch
 from pulsark.wire.entry import entry_payload, parse_entry
 from pulsark.wire.topic_name import TopicName
+from tests.support.typed_values import encoded
 
 NOW = 1_700_000_000_000
 VERSION = (7).to_bytes(8, "big")
@@ -315,3 +317,40 @@ def test_each_column_of_a_read_can_stay() -> None:
 def test_columns_beside_fields_are_checked(names: list[str], said: str) -> None:
     with pytest.raises(ColumnError, match=said):
         columns_beside_fields(names)
+
+
+def test_times_without_a_zone_and_of_a_day() -> None:
+    def logical(kind: str, name: str) -> dict[str, str]:
+        return {"type": kind, "logicalType": name}
+
+    members = [
+        ("lm", logical("long", "local-timestamp-millis")),
+        ("lu", logical("long", "local-timestamp-micros")),
+        ("tm", logical("int", "time-millis")),
+        ("tu", logical("long", "time-micros")),
+    ]
+    definition = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": name, "type": kind} for name, kind in members],
+    }
+    schema = SchemaData(SchemaType.AVRO, json.dumps(definition).encode())
+    numbers = {"lm": 1500, "lu": 1_500_001, "tm": 45_296_789, "tu": 1}
+    plain = json.loads(json.dumps(definition).replace('"logicalType"', '"other"'))
+    expected = encoded(plain, numbers)
+    naive = pa.timestamp("us")
+    shown = {
+        "lm": pa.array([1_500_999], pa.int64()).cast(naive),
+        "lu": pa.array([1_500_001], pa.int64()).cast(naive),
+        "tm": pa.array(["12:34:56.789"]),
+        "tu": pa.array(["00:00:00.000001"]),
+    }
+    as_numbers = {name: pa.array([number], pa.int64()) for name, number in numbers.items()}
+    kind = struct((name, "long") for name, _ in members)
+    for columns in (shown, as_numbers):
+        values = TypedValues(ValueForm(SchemaType.AVRO, kind, None), TopicSchema(schema, bytes(8)))
+        found = values.of(pa.RecordBatch.from_pydict(columns))
+        assert values.payloads(found).to_pylist() == expected
+    late = {**shown, "tm": pa.array(["24:00:00.000"])}
+    with pytest.raises(ColumnError, match="'tm' has to be a time of a day, HH:MM:SS.mmm"):
+        values.of(pa.RecordBatch.from_pydict(late))
