@@ -21,7 +21,6 @@ from pulsark.datasource.write.typed_values import TopicSchema, TypedValues, Valu
 from pulsark.rows.outgoing import Batching, message_sizes
 from pulsark.rows.value_sizes import value_sizes
 from pulsark.runtime import OsDisk
-from pulsark.schemas.column_types import struct
 from pulsark.schemas.columns import value_type
 from pulsark.schemas.definition import SchemaData, SchemaType
 from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
@@ -346,11 +345,13 @@ def test_times_without_a_zone_and_of_a_day() -> None:
         "tu": pa.array(["00:00:00.000001"]),
     }
     as_numbers = {name: pa.array([number], pa.int64()) for name, number in numbers.items()}
-    kind = struct((name, "long") for name, _ in members)
+    kind = struct(
+        *({"name": name, "type": "long", "nullable": True, "metadata": {}} for name, _ in members)
+    )
     for columns in (shown, as_numbers):
         values = TypedValues(ValueForm(SchemaType.AVRO, kind, None), TopicSchema(schema, bytes(8)))
         found = values.of(pa.RecordBatch.from_pydict(columns))
         assert values.payloads(found).to_pylist() == expected
     late = {**shown, "tm": pa.array(["24:00:00.000"])}
-    with pytest.raises(ColumnError, match="'tm' has to be a time of a day, HH:MM:SS.mmm"):
+    with pytest.raises(ColumnError, match="'tm' has to be a time of a day"):
         values.of(pa.RecordBatch.from_pydict(late))
