@@ -96,6 +96,9 @@ class Disk(Protocol):
     def write_atomic(self, path: str, data: bytes) -> None:
         """Replace a file as a whole: temporary file, sync, rename, sync of the directory."""
 
+    def write_hint(self, path: str, data: bytes) -> None:
+        """Write a small file in place, without a sync: a crash may leave a mix of contents."""
+
     def write_new(self, path: str, data: bytes) -> None:
         """Write a file as a whole under a name that must not exist: ``FileExistsError``.
 
@@ -313,6 +316,13 @@ class OsDisk:
             raise
         os.rename(temporary, path)
         self._sync_dir(os.path.dirname(path))
+
+    def write_hint(self, path: str, data: bytes) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.pwrite(fd, data, 0)
+        finally:
+            os.close(fd)
 
     def write_new(self, path: str, data: bytes) -> None:
         # Others may be writing the same name: each has a temporary file of its own.

@@ -40,6 +40,7 @@ from pulsark.storage.bookie.journal_recovery import (
     RecoveryReport,
     recover_journal,
 )
+from pulsark.storage.bookie.reached_note import ReachedNote
 from pulsark.storage.bookie.segment_scan import UnknownVersionError
 from pulsark.storage.bookie.upkeep import Upkeep
 
@@ -91,6 +92,7 @@ class EmbeddedBookie:
             lambda: self._index.max_ledger_id,
             self._on_written,
             self._on_stopped,
+            ReachedNote(runtime.disk, runtime.clock, ledger_dir, identity.instance_id),
         )
         self._listeners: list[Callable[[StorageError], None]] = []
         self._end = JournalEnd(self._journal, self._index)

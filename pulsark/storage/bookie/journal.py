@@ -30,12 +30,14 @@ from pulsark.storage.bookie.journal_format import (
     encode_record,
     segment_name,
 )
+from pulsark.storage.bookie.reached_note import Reached
 from pulsark.storage.bookie.segment_writer import SegmentWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pulsark.storage.bookie.journal_settings import JournalSettings
+    from pulsark.storage.bookie.reached_note import ReachedNote
 
 FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 SPACE_CHECK_BYTES = 16 << 20
@@ -136,7 +138,9 @@ class Journal:
         max_ledger_id: Callable[[], int],
         on_written: Callable[[WrittenGroup, list[JournalRecord]], None],
         on_stopped: Callable[[StorageError], None],
+        note: ReachedNote | None = None,
     ) -> None:
+        self._note = note
         self._directory = directory
         self._instance_id = instance_id
         self._next_segment_id = next_segment_id
@@ -257,6 +261,7 @@ class Journal:
             self.failed = StorageError("the bookie is closed")
         self._worker.close()
         if self._writer is not None:
+            self._note_reached(at_close=True)
             self._writer.close()
             self._writer = None
         if not self._in_flight:
@@ -460,5 +465,16 @@ class Journal:
             writer.cut()
             raise StorageFullError("no space left for the journal") from e
         writer.sync(size)
+        self._note_reached()
         space = self._runtime.disk.space(self._directory) if check else None
         return WrittenGroup(writer.segment_id, writer.epoch, writer.size, space)
+
+    def _note_reached(self, *, at_close: bool = False) -> None:
+        writer = self._writer
+        if self._note is None or writer is None:
+            return
+        reached = Reached(writer.segment_id, writer.epoch, writer.size)
+        if at_close:
+            self._note.end(reached)
+        else:
+            self._note.grew(reached)

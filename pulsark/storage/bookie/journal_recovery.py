@@ -16,12 +16,14 @@ from pulsark.storage.bookie.journal_format import (
     segment_id_of,
     segment_name,
 )
+from pulsark.storage.bookie.reached_note import load_reached
 from pulsark.storage.bookie.segment_scan import Damage, ScannedRecord, SegmentScan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pulsark.runtime import Disk
+    from pulsark.storage.bookie.reached_note import Reached
 
 
 @dataclass(slots=True)
@@ -79,11 +81,16 @@ class RecoveredJournal:
 
 
 class _Recovery:
-    def __init__(self, disk: Disk, journal_dir: str, checkpoint: Checkpoint | str) -> None:
+    def __init__(
+        self, disk: Disk, journal_dir: str, checkpoint: Checkpoint | str, reached: Reached | None
+    ) -> None:
+        self.reached = reached
         self.disk = disk
         self.directory = journal_dir
         self.report = RecoveryReport()
         self.removing: set[int] = set()
+        self.removed_torn: set[int] = set()
+        """Segments without one whole group, which are gone."""
         self.instance_id: bytes | None = None
         self.start = None
         self.index = BookieIndex()
@@ -100,7 +107,8 @@ class _Recovery:
         self.losses = load_losses(disk, journal_dir)
         names = disk.list(journal_dir)
         self.on_disk = sorted(n for n in map(segment_id_of, names) if n is not None)
-        self.highest = max([0, *self.on_disk, *self.listed, *self.removing])
+        noted = reached.segment_id if reached is not None else 0
+        self.highest = max([0, noted, *self.on_disk, *self.listed, *self.removing])
 
     def path(self, segment_id: int) -> str:
         return f"{self.directory}/{segment_name(segment_id)}"
@@ -182,6 +190,7 @@ class _Recovery:
             state.size = damage.start
         else:
             self.disk.remove(path)
+            self.removed_torn.add(state.segment_id)
             del self.index.segments[state.segment_id]
 
     def settle(self, segment_id: int, last_write: int) -> None:
@@ -237,6 +246,11 @@ class _Recovery:
 
     def check_listed(self) -> None:
         """Files that were lost or cut while the bookie was down are damage, not absence."""
+        if self.reached is not None and self.reached.segment_id >= max(self.on_disk, default=0):
+            # A segment behind it would list it, with its true size.
+            segment_id, epoch, size = self.reached
+            size = max(size, self.listed.get(segment_id, (epoch, 0))[1])
+            self.listed[segment_id] = epoch, size
         for segment_id, (epoch, size) in self.listed.items():
             if segment_id in self.removing:
                 continue
@@ -244,10 +258,12 @@ class _Recovery:
             if state is None:
                 state = SegmentState(segment_id, epoch, size)
                 self.index.segments[segment_id] = state
-            if segment_id not in self.on_disk or state.epoch != epoch:
+            is_there = segment_id in self.on_disk and segment_id not in self.removed_torn
+            if not is_there or state.epoch != epoch:
                 state.damaged = [(0, size)]
             elif (actual := self.disk.size(self.path(segment_id))) < size:
                 state.damaged.append((actual, size))
+                state.size = size  # later segments list it, so that later starts miss it, too
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -274,7 +290,8 @@ def recover_journal(
     checkpoint: Checkpoint | str = "not asked for"
     if not all_of_it:
         checkpoint = load_checkpoint(disk, f"{ledger_dir}/{CHECKPOINT_NAME}", instance_id)
-    return _Recovery(disk, journal_dir, checkpoint).run()
+    reached = load_reached(disk, ledger_dir, instance_id)
+    return _Recovery(disk, journal_dir, checkpoint, reached).run()
 
 
 def _counted(number: int, what: str) -> str:
