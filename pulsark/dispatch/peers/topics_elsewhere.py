@@ -141,6 +141,8 @@ class TopicsElsewhere:
         reason = f"{name}: {reason_in(answer)}"
         if status == 404:
             raise ClientError(ServerError.TopicNotFound, reason)
+        if status == 405:
+            raise ClientError(ServerError.NotAllowedError, reason)
         if status == 409:
             raise _ExistsError(ServerError.NotAllowedError, reason)
         if status == 412:

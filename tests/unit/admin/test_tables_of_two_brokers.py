@@ -260,6 +260,21 @@ def test_a_query_moves_its_subscription_in_partitions_of_both_brokers(both: TwoB
     assert sorted(lost.json["missing"]) == sorted(parts)
 
 
+def test_a_query_makes_no_more_subscriptions_than_a_topic_may_have(both: TwoBrokers) -> None:
+    both.partitioned(BASE, PARTITIONS)
+    assert both.call(both.a, "POST", f"{TOPIC}/maxSubscriptionsPerTopic", 1).status == 204
+    assert both.call(both.a, "PUT", f"{TOPIC}/subscription/first").status == 204
+    query = "/admin/v2/spark-queries/q"
+    body = {"client": "here", "subscription": "second", "topics": [BASE]}
+    assert both.call(both.b, "PUT", query, body).status == 204
+    for number in range(PARTITIONS):  # whichever broker serves it
+        place = {f"{BASE}-partition-{number}": {"ledgerId": 0, "entryId": 0}}
+        for node in (both.a, both.b):
+            made = both.call(node, "PUT", f"{query}/subscriptions", {"positions": place})
+            assert made.status == 405
+            assert "maximum number of subscriptions" in made.reason
+
+
 def places(both: TwoBrokers) -> list[list[Any]]:
     """The first entry of each partition, as it is erased."""
     plan = both.call(both.a, "GET", f"{TOPIC}/segments").json["partitions"]
