@@ -101,7 +101,7 @@ class JsonCodec:
             )
         except pa.ArrowInvalid:
             table = None
-        if table is not None and table.num_rows == len(payloads) and _is_text(table):
+        if table is not None and table.num_rows == len(payloads) and _is_text(lines, table):
             columns = [column.combine_chunks() for column in table.columns]
             found = pa.StructArray.from_arrays(columns, fields=list(table.schema))
             rounded = _maybe_rounded(found)
@@ -194,6 +194,9 @@ def _maybe_rounded(found: pa.Array) -> Bools:
     """Return where values have a number that Arrow may have rounded: it makes integers doubles."""
     kind = found.type
     if pa.types.is_floating(kind):
+        most = pc.max(pc.abs(found)).as_py()
+        if most is None or most < 2.0**53:
+            return np.zeros(len(found), np.bool_)
         numbers = pc.fill_null(found, 0).to_numpy(zero_copy_only=False)
         rounded: Bools = np.abs(numbers) >= 2.0**53
         return rounded
@@ -228,8 +231,10 @@ def _known(found: pa.Array, kind: pa.DataType, lost: Losses) -> pa.Array:
     return pa.ListArray.from_arrays(lists.offsets, items, kind, mask=pc.is_null(lists))
 
 
-def _is_text(table: pa.Table) -> bool:
+def _is_text(lines: bytes, table: pa.Table) -> bool:
     """Return whether all texts are UTF-8: Arrow does not look."""
+    if lines.isascii():
+        return True
     try:
         table.validate(full=True)
     except pa.ArrowInvalid:
