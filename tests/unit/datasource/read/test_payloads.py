@@ -14,13 +14,15 @@ import pytest
 from pyspark.sql.datasource import EqualTo
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pulsark.datasource.options.errors import OptionError
+from pulsark.datasource.options.errors import OptionError, SchemaChangedError
 from pulsark.datasource.options.options import Options
 from pulsark.datasource.read import reader as reader_module
 from pulsark.datasource.read.ddl import json_scalar, parse_ddl
 from pulsark.datasource.read.layout import layout_of
 from pulsark.datasource.read.reader import FilteringReader
+from pulsark.datasource.read.shape import Shape
 from pulsark.datasource.source import PulsarkSource
+from pulsark.rows import ROW_SCHEMA
 from pulsark.rows.values.json_values import DeclaredJson
 from pulsark.rows.values.losses import Losses
 from pulsark.schemas.definition import SchemaData, SchemaType
@@ -324,3 +326,36 @@ def test_typed_files_give_the_rows_of_entries(
     broker.reads = 0
     assert read(broker, valueFormat=value_format) == wanted
     assert broker.reads == 0
+
+
+@pytest.mark.parametrize("columns", [None, ("id",)])
+def test_a_stream_does_not_drop_new_fields_unseen(columns: tuple[str, ...] | None) -> None:
+    given: Any = Options.parse({"topic": "t", "valueFormat": "auto"}, streaming=True)
+    assert given.fail_on_new_columns
+    versions = {bytes(8): schema(FIRST)}
+    layout = layout_of(given, lambda: {"t": versions})
+    later = {**versions, (1).to_bytes(8, "big"): schema(SECOND)}
+    wanted = columns or tuple(layout.columns)
+    payload = avro(SECOND, {**ORDER, "id": 2, "price": 3.5})
+
+    def shape(fails: bool) -> Shape:
+        return Shape(layout, wanted, lambda _: later, fail_on_new_columns=fails)
+
+    def batch(stored: tuple[str, ...]) -> pa.RecordBatch:
+        row = {"value": payload, "schema_version": (1).to_bytes(8, "big")}
+        arrays = [pa.array([row.get(name)], ROW_SCHEMA.field(name).type) for name in stored]
+        return pa.RecordBatch.from_arrays(arrays, names=list(stored))
+
+    if columns is None:
+        failing = shape(True)
+        with pytest.raises(
+            SchemaChangedError, match=r"adds or widens .*price.*schemaEvolutionMode"
+        ):
+            failing.apply(batch(failing.stored), "t")
+        ignoring = shape(False)
+        (row,) = ignoring.apply(batch(ignoring.stored), "t").to_pylist()
+        assert (row["id"], row["__valueRaw"]) == (2, payload)
+        assert ignoring.lost["t"] == {"price": 1}
+    else:
+        only = shape(True)
+        assert only.apply(batch(only.stored), "t").to_pylist() == [{"id": 2}]
