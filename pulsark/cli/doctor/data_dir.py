@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from pulsark.cli.doctor import bookies, journal, metadata, roots, tables
+from pulsark.cli.doctor import bookies, journal, ledgers, metadata, roots, tables
 from pulsark.cli.doctor.accepting import accept_loss
 from pulsark.cli.doctor.finding import FAILURE, Finding, print_findings
 from pulsark.cli.doctor.stopped import Stopped
@@ -23,6 +23,7 @@ CHECKS: Sequence[Callable[[Stopped], Iterable[Finding]]] = (
     metadata.check,
     bookies.check,
     journal.check,
+    ledgers.check,
     roots.check,
     tables.check,
 )
