@@ -8,7 +8,11 @@ from pulsark.dispatch.loop.chores import Chore
 from pulsark.dispatch.stats.load_reports import REPORT_SECONDS
 from pulsark.dispatch.topics.inactivity import drop_unused
 from pulsark.dispatch.upkeep.deleted_namespaces import DeletedNamespaces
-from pulsark.dispatch.upkeep.disk_relief import LOOK_SECONDS, DiskRelief
+from pulsark.dispatch.upkeep.disk_relief import (
+    LOOK_SECONDS,
+    UNLOADED_LOOK_SECONDS,
+    DiskRelief,
+)
 from pulsark.dispatch.upkeep.interrupted_deletions import InterruptedDeletions
 from pulsark.dispatch.upkeep.storage_quotas import CHECK_SECONDS, FIRST_CHECK_SECONDS
 from pulsark.dispatch.upkeep.unloaded_policies import UnloadedPolicies
@@ -122,7 +126,7 @@ def _for_unloaded_topics(broker: Broker) -> Iterator[Chore]:
     )
     broker.sealing.rounds.is_short = lambda: relief.is_needed
     yield Chore("full disks", LOOK_SECONDS, relief.look, first_seconds=0.0)
-    yield Chore("unloaded topics on full disks", LOOK_SECONDS, relief.look_at_unloaded)
+    yield Chore("unloaded topics on full disks", UNLOADED_LOOK_SECONDS, relief.look_at_unloaded)
     unsealed = UnloadedSealing(broker.metadata, broker.tables, broker.sealing)
 
     async def seal() -> None:

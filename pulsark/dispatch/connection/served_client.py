@@ -69,18 +69,20 @@ class ServedClient:
         self, producer: Producer, entries: list[Entry], successive: bool = True
     ) -> None:
         """Confirm SENDs of one producer, whose entries follow each other if ``successive``."""
-        messages = size = 0
+        messages = size = chunks = 0
         plain = successive
         sequence_ids = []
         for entry in entries:
             entry.producer = None
             messages += entry.messages
             size += len(entry.data)
+            chunks += entry.is_chunk
             sequence_ids.append(entry.sequence_id)
             if entry.highest_sequence_id is not None:
                 plain = False
         producer.messages_in += messages
         producer.bytes_in += size
+        producer.chunks_in += chunks
         self._intake.answered(producer, len(entries), size)
         if (producer.closed and producer.topic.moving is None) or self._output.closed:
             return

@@ -29,6 +29,7 @@ class Consumer:
         "__weakref__",
         "blocked",
         "bytes_out",
+        "chunks_out",
         "closed",
         "connected_since_ms",
         "connection",
@@ -89,6 +90,8 @@ class Consumer:
         self.messages_out = 0
         self.entries_out = 0
         self.bytes_out = 0
+        self.chunks_out = 0
+        """Pieces of large messages."""
         self.messages_acked = 0
         self.messages_redelivered = 0
         self.messages_dropped = 0

@@ -79,6 +79,7 @@ class AnyTopic(Protocol):
     """The throttle of the topic's publish rate, once something was published under one."""
     messages_in: int
     bytes_in: int
+    chunks_in: int
     entries_in: int
 
     @property

@@ -29,6 +29,7 @@ class Sent:
     messages: int = 0
     entries: int = 0
     bytes: int = 0
+    chunks: int = 0
     redelivered: int = 0
     """Messages that were sent again because a client asked for it."""
     last_ms: int = 0
@@ -38,6 +39,7 @@ class Sent:
         self.messages += consumer.messages_out
         self.entries += consumer.entries_out
         self.bytes += consumer.bytes_out
+        self.chunks += consumer.chunks_out
         self.redelivered += consumer.messages_redelivered
         self.last_ms = max(self.last_ms, consumer.last_consumed_ms)
 

@@ -28,6 +28,7 @@ class Producer:
     __slots__ = (
         "access_mode",
         "bytes_in",
+        "chunks_in",
         "closed",
         "connected_since_ms",
         "connection",
@@ -92,6 +93,8 @@ class Producer:
         """Called when a producer that had to wait is ready, or with the error that it gets."""
         self.messages_in = 0
         self.bytes_in = 0
+        self.chunks_in = 0
+        """Pieces of large messages."""
         self.messages_dropped = 0
         self.pending = 0
         self.last_published: Entry | None = None

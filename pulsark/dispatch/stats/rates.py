@@ -31,6 +31,7 @@ class Counters(NamedTuple):
     acked: float = 0
     dropped: float = 0
     expired: float = 0
+    chunks: float = 0
 
     def since(self, earlier: Counters, seconds: float) -> Counters:
         """The rates of the time between two states."""
@@ -123,6 +124,7 @@ def _of_consumer(consumer: Consumer) -> Counters:
         consumer.messages_redelivered,
         consumer.messages_acked,
         consumer.messages_dropped,
+        chunks=consumer.chunks_out,
     )
 
 
@@ -136,11 +138,17 @@ def _of_subscription(subscription: AnySubscription) -> Counters:
         totals.messages_acked,
         totals.messages_dropped,
         totals.entries_expired,
+        sent.chunks,
     )
 
 
 def _incoming(producer: Producer) -> Counters:
-    return Counters(producer.messages_in, producer.bytes_in, dropped=producer.messages_dropped)
+    return Counters(
+        producer.messages_in,
+        producer.bytes_in,
+        dropped=producer.messages_dropped,
+        chunks=producer.chunks_in,
+    )
 
 
 def _topic_key(topic: AnyTopic) -> Hashable:

@@ -23,6 +23,8 @@ from pulsark.dispatch.stats.key_shared_stats import (
 )
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.limits import LEDGERS_PER_TURN_MAX
+from pulsark.metadata.resources import is_system_topic
+from pulsark.storage.cursor.owners import is_system_cursor
 from pulsark.wire.position import Position
 
 if TYPE_CHECKING:
@@ -125,6 +127,7 @@ class Stats:
                 shown["backlogSize"] = -1
         rate_in = self.rates.topic_in(topic)
         is_stored = isinstance(topic, Topic)
+        is_system = is_system_topic(str(topic.name))
         publishers = [self.publisher(p) for p in topic.producers.values()]
         parts = list(subscriptions.values())
         unfit = dict(self._lost_values(topic.name))
@@ -136,12 +139,14 @@ class Stats:
             "msgThroughputOut": float(sum(s["msgThroughputOut"] for s in parts)),
             "bytesInCounter": topic.bytes_in,
             "msgInCounter": topic.messages_in,
-            "systemTopicBytesInCounter": 0,
+            "systemTopicBytesInCounter": topic.bytes_in if is_system else 0,
             "bytesOutCounter": sum(s["bytesOutCounter"] for s in parts),
             "msgOutCounter": sum(s["msgOutCounter"] for s in parts),
-            "bytesOutInternalCounter": 0,
+            "bytesOutInternalCounter": sum(
+                s["bytesOutCounter"] for n, s in subscriptions.items() if is_system_cursor(n)
+            ),
             "averageMsgSize": _ratio(rate_in.bytes, rate_in.messages),
-            "msgChunkPublished": False,
+            "msgChunkPublished": topic.chunks_in > 0,
             "storageSize": topic.total_size,
             "backlogSize": backlog_size,
             "backlogQuotaLimitSize": topic.policies.backlog_by_size.limit,
@@ -211,7 +216,7 @@ class Stats:
             "msgRateIn": rate.messages,
             "msgThroughputIn": rate.bytes,
             "averageMsgSize": _ratio(rate.bytes, rate.messages),
-            "chunkedMessageRate": 0.0,
+            "chunkedMessageRate": rate.chunks,
             "producerId": producer.producer_id,
             "supportsPartialProducer": False,
             "producerName": producer.name,
@@ -241,7 +246,7 @@ class Stats:
             "msgOutCounter": sent.messages,
             "msgRateRedeliver": rate.redelivered,
             "messageAckRate": rate.acked,
-            "chunkedMessageRate": 0.0,
+            "chunkedMessageRate": rate.chunks,
             "backlogSize": backlog.size,
             "earliestMsgPublishTimeInBacklog": 0,
             "msgBacklog": backlog.entries,
@@ -304,7 +309,7 @@ class Stats:
             "msgOutCounter": consumer.messages_out,
             "msgRateRedeliver": rate.redelivered,
             "messageAckRate": rate.acked,
-            "chunkedMessageRate": 0.0,
+            "chunkedMessageRate": rate.chunks,
             "consumerName": consumer.name,
             "availablePermits": consumer.permits,
             "unackedMessages": consumer.unacked,
@@ -354,7 +359,7 @@ class Stats:
             "currentLedgerSize": last.size if last else 0,
             "lastLedgerCreatedTimestamp": iso(last.timestamp_ms if last else topic.created_ms),
             "waitingCursorsCount": 0,
-            "pendingAddEntriesCount": 0,
+            "pendingAddEntriesCount": ledger.pending_appends,
             "lastConfirmedEntry": str(ledger.last_confirmed),
             "state": "Terminated" if ledger.is_terminated else "LedgerOpened",
             "ledgers": [

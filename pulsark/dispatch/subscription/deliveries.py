@@ -34,6 +34,8 @@ class Deliveries:
         consumer.permits -= messages
         consumer.messages_out += messages
         consumer.entries_out += 1
+        if entry.is_chunk:
+            consumer.chunks_out += 1
         consumer.bytes_out += len(entry.data)
         consumer.last_consumed_ms = self.now_ms
         if self._members.type.tracks_pending:

@@ -184,6 +184,8 @@ class NonPersistentSubscription:
         consumer.permits -= messages
         consumer.messages_out += messages
         consumer.entries_out += 1
+        if entry.is_chunk:
+            consumer.chunks_out += 1
         consumer.bytes_out += len(entry.data)
         consumer.last_consumed_ms = now_ms
         connection = consumer.connection

@@ -35,12 +35,13 @@ class LedgerReports:
     ) -> None:
         """Entries became durable: they exist from now on."""
         topic = self._topic
-        messages = size = 0
+        messages = size = chunks = 0
         for entry_id, entry in enumerate(contexts, first_entry_id):
             entry.ledger_id = ledger_id
             entry.entry_id = entry_id
             messages += entry.messages
             size += len(entry.data)
+            chunks += entry.is_chunk
         if topic.deduplication is None:
             send_receipts(contexts)
         else:
@@ -48,6 +49,7 @@ class LedgerReports:
         topic.entries_in += len(contexts)
         topic.messages_in += messages
         topic.bytes_in += size
+        topic.chunks_in += chunks
         topic.arrivals.stored(ledger_id, first_entry_id + len(contexts) - 1)
         self._cache.append(ledger_id, first_entry_id, contexts, size)
         if len(topic.subscriptions) <= SUBSCRIPTIONS_AT_ONCE_MAX:

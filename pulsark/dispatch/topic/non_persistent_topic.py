@@ -67,6 +67,7 @@ class NonPersistentTopic:
         self.is_leaving = False
         self.messages_in = 0
         self.bytes_in = 0
+        self.chunks_in = 0
         self.entries_in = 0
         self._in_flight_max = settings.maxConcurrentNonPersistentMessagePerConnection
         self._unanswered: list[Entry] = []
@@ -91,12 +92,14 @@ class NonPersistentTopic:
             # Its receipt, whose ids stay -1:-1, will count it as published.
             producer.messages_in -= entry.messages
             producer.bytes_in -= len(entry.data)
+            producer.chunks_in -= entry.is_chunk
             return
         connection.non_persistent_in_flight += 1
         entry.ledger_id = entry.entry_id = 0
         self.entries_in += 1
         self.messages_in += entry.messages
         self.bytes_in += len(entry.data)
+        self.chunks_in += entry.is_chunk
         if not entry.marker and self.subscriptions:
             now_ms = self.clock.now_ms()
             for subscription in self.subscriptions.values():

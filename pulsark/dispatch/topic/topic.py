@@ -108,6 +108,8 @@ class Topic:
         """Clients are refused: it is about to be deleted, unless it is in use."""
         self.messages_in = 0
         self.bytes_in = 0
+        self.chunks_in = 0
+        """Pieces of large messages."""
         self.entries_in = 0
         self.ledger: ManagedLedger = ledger
         self.cursors = cursors

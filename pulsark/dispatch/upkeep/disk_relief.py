@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 2.0
 """Time between two rounds while a disk is full."""
+
+UNLOADED_LOOK_SECONDS: Final = 5.0
+"""Time until a walk over unloaded topics begins on a disk that has become full."""
 
 TOPICS_A_ROUND: Final = 256
 """Topics that one round trims: those with the most consumed bytes."""

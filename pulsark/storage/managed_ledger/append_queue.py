@@ -47,6 +47,11 @@ class AppendQueue:
             listener.entries_confirmed(ledger_id, first, entries, contexts)
 
     @property
+    def pending(self) -> int:
+        """Entries that wait to be sent or to be confirmed."""
+        return len(self.entries) + sum(len(entries) for _, entries, _ in self._sent)
+
+    @property
     def waits_for_answers(self) -> bool:
         """Whether something was sent and is not confirmed."""
         return bool(self._sent)

@@ -407,6 +407,11 @@ class ManagedLedger(LedgerView):
         return self._stored.unsettled_from
 
     @property
+    def pending_appends(self) -> int:
+        """Entries that were appended and are neither confirmed nor refused yet."""
+        return self._appends.pending
+
+    @property
     def open_bytes(self) -> int:
         """Confirmed bytes of the ledger that the record shows as open."""
         opened = self._last.open_ledger

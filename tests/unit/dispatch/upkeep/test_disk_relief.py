@@ -14,7 +14,7 @@ NAMESPACE = "public/short"
 TOPIC = f"persistent://{NAMESPACE}/t"
 OTHER = f"persistent://{NAMESPACE}/other"
 QUIET = {"keepAliveIntervalSeconds": 1_000_000}
-SOON = 5.0
+SOON = 7.0
 """Seconds within which a full disk is looked at, and what was freed is used."""
 
 
