@@ -89,6 +89,12 @@ HANDOVER_SENDERS_MAX = 64
 REQUESTS_UNDER_WAY_MAX = 1000
 """Requests of one connection that wait for storage. Above it, the socket is not read."""
 
+REQUESTS_CROWDED_MAX = 10
+"""The same while the steps of many requests wait for the event loop."""
+
+REQUESTS_WAITING_CROWDED = 200
+"""Waiting steps of all requests from which on there are many."""
+
 REQUESTS_PER_TURN_MAX = 10
 """Requests of one connection started in one turn: a few milliseconds of the next one."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from pulsark.dispatch.loop.run_queue import RunQueue
+from pulsark.dispatch.loop.run_queue import Lane, RunQueue
 from pulsark.limits import HTTP_REQUEST_SECONDS, HTTP_UNREAD_SECONDS, HTTP_UNSENT_BYTES_MAX
 
 RUN_QUEUE = "run-queue"
@@ -81,7 +81,7 @@ class TimedConnection(H11Protocol):
         elif self._run_queue.is_late():
             self._postponed.append(data)
             self.transport.pause_reading()
-            self._run_queue.postpone(self._receive_postponed)
+            self._run_queue.postpone(self._receive_postponed, Lane.HTTP)
         else:
             super().data_received(data)
 

@@ -183,7 +183,7 @@ class Settings(PolicySettings):
         le=1_048_576,
     )
     maxUnreadOutputBufferSizeInMB: int = setting(
-        512,
+        128,
         "MB",
         "Memory for sent data that clients have not read, on all connections together; above it,"
         " a client gets no message before it has read the earlier ones. 0 or -1: no limit",

@@ -45,11 +45,3 @@ class SharedBudget:
             self._by_owner[owner] = own
         else:
             self._by_owner.pop(owner, None)
-
-    def held_by(self, owner: str) -> int:
-        """Return what one owner holds."""
-        return self._by_owner.get(owner, 0)
-
-    def __len__(self) -> int:
-        """Return how many owners hold something."""
-        return len(self._by_owner)

@@ -40,6 +40,9 @@ LARGE_FRAME_BYTES = 16 * 1024
 LARGE_REST_BYTES = 64 * 1024
 """If at least this many bytes of a frame are missing, it is received in place."""
 
+LARGE_COMMAND_BYTES = 64 * 1024
+"""From this size on, a command without its entry takes milliseconds to parse."""
+
 _sizes = struct.Struct(">II")
 _block_head = struct.Struct(">HI")
 _BROKER_METADATA_MAGIC = 0x0E02
@@ -82,11 +85,14 @@ class FrameDecoder:
         "_room",
         "_texts_max",
         "_wanted",
+        "has_large_command",
         "max_frame_size",
     )
 
     def __init__(self, max_frame_size: int, texts_max: int = COMMAND_TEXTS_MAX) -> None:
         self.max_frame_size = max_frame_size
+        self.has_large_command = False
+        """Whether the last read completed a frame that takes long to parse."""
         self._texts_max = texts_max
         self._partial = bytearray()  # an unfinished frame from its first byte on
         self._wanted = 0  # length of _partial with which the work can go on
@@ -142,6 +148,7 @@ class FrameDecoder:
         ``ProtocolError`` at the first frame that is wrong, after all frames before it.
         """
         if self._room is None:
+            self.has_large_command = False
             received = _received[:nbytes]
             if nbytes >= LARGE_FRAME_BYTES and self._begins_large(received):
                 return self._decode_large(received)
@@ -149,6 +156,8 @@ class FrameDecoder:
         self._room = self._room[nbytes:]
         if self._room or len(self._partial) + sum(map(len, self._chunks)) < self._wanted:
             return iter(())
+        _, command_size = _sizes.unpack_from(self._partial)
+        self.has_large_command = command_size >= LARGE_COMMAND_BYTES
         return self._large_frame()
 
     def receive(self, data: bytes) -> list[tuple[pb.BaseCommand, bytes | None]]:

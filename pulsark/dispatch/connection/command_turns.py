@@ -11,12 +11,12 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.loop.run_queue import Lane
 from pulsark.errors import ProtocolError
 from pulsark.limits import (
     HANDSHAKE_FRAME_BYTES_MAX,
     READ_WHILE_FULL_BYTES,
     REQUESTS_PER_TURN_MAX,
-    REQUESTS_UNDER_WAY_MAX,
     TURN_SECONDS,
 )
 from pulsark.wire import pulsar_pb2 as pb
@@ -51,6 +51,8 @@ class CommandTurns:
         """Whether as many requests began as may in one turn."""
         self._polled_at = -1.0
         self._deadline = self._large_deadline = 0.0
+        self._is_heavy = False
+        """Whether what is left takes long, as far as that can be told."""
         self._waits = False
         """Whether it is not known yet who the client is."""
         self._closed = False
@@ -83,7 +85,8 @@ class CommandTurns:
         large = decoder.is_in_large_frame
         full = decoder.fills(nbytes)
         self._commands = decoder.buffer_updated(nbytes)
-        if self._run_queue.is_late():
+        if decoder.has_large_command or self._run_queue.is_late():
+            self._is_heavy = self._is_heavy or large
             self._began_enough = False
             self._intake.leave_rest()
             return
@@ -106,10 +109,11 @@ class CommandTurns:
         The run queue gives out what is left of this one, but does not know how long the requests
         that began will take: they come first.
         """
+        lane = Lane.HEAVY if self._is_heavy else Lane.LIGHT
         if self._began_enough:
-            self._loop.call_soon(self._run_queue.postpone, self._go_on)
+            self._loop.call_soon(self._run_queue.postpone, self._go_on, lane)
         else:
-            self._run_queue.postpone(self._go_on)
+            self._run_queue.postpone(self._go_on, lane, is_begun=self._steps is not None)
 
     def take_steps(self, steps: Iterator[bool]) -> None:
         """Carry out a command in steps, the first one now, with the work of others in between.
@@ -127,7 +131,13 @@ class CommandTurns:
         del self._connection
 
     def _go_on(self) -> None:
-        if not self._closed and not self._carry_out(self._run_queue.deadline()):
+        if self._closed:
+            return
+        begun = self._now()
+        is_left = self._carry_out(self._run_queue.deadline())
+        is_long = self._now() - begun > TURN_SECONDS / 2
+        self._is_heavy = is_long or (self._is_heavy and self._steps is not None)
+        if not is_left:
             self._intake.rest_done()
 
     def _carry_out(self, deadline: float) -> bool:
@@ -136,7 +146,7 @@ class CommandTurns:
         Says whether something is left: then the next turn is for that, before more is read.
         """
         now, requests, connection = self._now, self._requests, self._connection
-        most = min(REQUESTS_UNDER_WAY_MAX, len(requests) + REQUESTS_PER_TURN_MAX)
+        most = min(requests.most, len(requests) + REQUESTS_PER_TURN_MAX)
         is_left = self._began_enough = False
         try:
             if self._steps is not None and not next(self._steps, False):

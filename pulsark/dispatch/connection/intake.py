@@ -58,7 +58,7 @@ class Intake:
 
     def leave_rest(self, *, for_requests: bool = False) -> None:
         """A turn is over and commands are left: others come first, or requests under way."""
-        full = for_requests or len(self._requests) >= REQUESTS_UNDER_WAY_MAX
+        full = for_requests or len(self._requests) >= self._requests.most
         self._on(Event.LEFT_FOR_REQUESTS if full else Event.LEFT)
 
     def rest_done(self) -> None:

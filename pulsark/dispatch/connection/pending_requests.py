@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsark.dispatch.connection import notices
 from pulsark.errors import ClientError, PulsarkError, ServerError, internal_error
+from pulsark.limits import REQUESTS_CROWDED_MAX, REQUESTS_UNDER_WAY_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -39,6 +40,11 @@ class PendingRequests:
 
     def __len__(self) -> int:
         return len(self._tasks)
+
+    @property
+    def most(self) -> int:
+        """How many may be under way. Those that wait for the event loop take memory, too."""
+        return REQUESTS_CROWDED_MAX if self._turns.is_crowded else REQUESTS_UNDER_WAY_MAX
 
     def close(self) -> None:
         """The connection is gone, and with it the need for answers."""

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pulsark.dispatch.loop.run_queue import TurnShare
-from pulsark.limits import REQUESTS_SECONDS
+from pulsark.limits import REQUESTS_SECONDS, REQUESTS_WAITING_CROWDED
 from pulsark.runtime import run_in_worker
 
 if TYPE_CHECKING:
@@ -49,6 +49,11 @@ class RequestTurns:
     def __len__(self) -> int:
         """Return how many steps wait."""
         return sum(map(len, self._waiting.values()))
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many steps wait that clients should begin few more requests."""
+        return len(self._waiting) > 0 and len(self) > REQUESTS_WAITING_CROWDED
 
     async def run(self, work: Coroutine[Any, Any, T], owner: Callable[[], str]) -> T:
         """Run a request, and postpone those of its steps that come late in a turn.

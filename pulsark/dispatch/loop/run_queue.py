@@ -14,6 +14,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,6 +29,17 @@ class Step(NamedTuple):
 
     seconds: float
     name: str
+
+
+class Lane(Enum):
+    """A line of postponed work. Each has a share of a turn, so none waits for another."""
+
+    LIGHT = "light"
+    """Commands of clients that take little time."""
+    HTTP = "http"
+    """Requests that arrived over HTTP and are not parsed yet."""
+    HEAVY = "heavy"
+    """Commands that are large themselves, and those of clients whose last turn was long."""
 
 
 class TurnShare:
@@ -58,9 +70,9 @@ class RunQueue:
     def __init__(self, clock: Clock) -> None:
         self._now = clock.monotonic
         self._waiting: deque[Callable[[], object]] = deque()
-        self._postponed: deque[Callable[[], object]] = deque()
-        self._postponed_until = -math.inf
-        """The end of the rest after postponed work that took more than its share of a turn."""
+        self._postponed: dict[Lane, deque[Callable[[], object]]] = {lane: deque() for lane in Lane}
+        self._heavy_from = -math.inf
+        """The end of the rest after heavy work that took more than its share of a turn."""
         self._intake = TurnShare(clock, INTAKE_SECONDS)
         self._scheduled = False
         self._until = math.inf
@@ -68,7 +80,7 @@ class RunQueue:
         self._longest: tuple[float, Callable[[], object]] | None = None
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._postponed)
+        return len(self._waiting) + sum(map(len, self._postponed.values()))
 
     def is_late(self) -> bool:
         """Return whether new commands of clients have had their share of this turn.
@@ -80,7 +92,7 @@ class RunQueue:
 
     def deadline(self) -> float:
         """The deadline of work that can be resumed later, such as a client's."""
-        now, others_wait = self._now(), self._waiting or self._postponed
+        now, others_wait = self._now(), self._waiting or any(self._postponed.values())
         return min(now + (TURN_SECONDS / 4 if others_wait else 2 * TURN_SECONDS), self._until)
 
     def call(self, work: Callable[[], object]) -> None:
@@ -88,9 +100,16 @@ class RunQueue:
         self._waiting.append(work)
         self._schedule()
 
-    def postpone(self, work: Callable[[], object]) -> None:
-        """Call a client's work in a later turn, in line with that of other clients."""
-        self._postponed.append(work)
+    def postpone(self, work: Callable[[], object], lane: Lane, *, is_begun: bool = False) -> None:
+        """Call a client's work in a later turn, in line with that of other clients.
+
+        Heavy work that is begun ends before other heavy work begins: what a large command was
+        parsed into is much larger than the command.
+        """
+        if is_begun and lane is Lane.HEAVY:
+            self._postponed[lane].appendleft(work)
+        else:
+            self._postponed[lane].append(work)
         self._schedule()
 
     def _schedule(self) -> None:
@@ -141,24 +160,27 @@ class RunQueue:
                 self._go_on()
 
     def _work_off_postponed(self) -> None:
-        """What a command takes beyond the share of its turn is not given to postponed ones again.
+        """What a heavy command takes beyond the share of its turn is not given to heavy ones again.
 
         A client can send a command that takes tens of milliseconds, and a thousand clients can do
         it at once. Between two of those, everybody else has as much time.
         """
-        if not self._postponed:
-            return
-        begun = self._now()
-        if begun >= self._postponed_until:
-            try:
-                self._work(self._postponed, POSTPONED_SECONDS)
-            finally:
-                ended = self._now()
-                self._postponed_until = ended + max(0.0, ended - begun - 2 * POSTPONED_SECONDS)
+        try:
+            self._work(self._postponed[Lane.LIGHT], POSTPONED_SECONDS)
+            self._work(self._postponed[Lane.HTTP], POSTPONED_SECONDS)
+        finally:
+            heavy = self._postponed[Lane.HEAVY]
+            if heavy and (begun := self._now()) >= self._heavy_from:
+                try:
+                    self._work(heavy, POSTPONED_SECONDS)
+                finally:
+                    ended = self._now()
+                    self._heavy_from = ended + max(0.0, ended - begun - 2 * POSTPONED_SECONDS)
 
     def _go_on(self) -> None:
         loop = asyncio.get_running_loop()
-        rest = 0.0 if self._waiting else self._postponed_until - self._now()
+        only_heavy = len(self) == len(self._postponed[Lane.HEAVY])
+        rest = self._heavy_from - self._now() if only_heavy else 0.0
         if rest <= 0:
             loop.call_soon(self._work_off)
         else:

@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 
-from pulsark.dispatch.loop.run_queue import RunQueue
+from pulsark.dispatch.loop.run_queue import Lane, RunQueue
 from pulsark.limits import (
     INTAKE_SECONDS,
     POSTPONED_SECONDS,
@@ -115,7 +115,7 @@ async def test_postponed_commands_do_not_stand_in_the_way_of_deliveries(broker) 
     make_busy(broker)
     queue, done = broker.broker.run_queue, []
     for number in range(1000):
-        queue.postpone(lambda number=number: done.append(number))
+        queue.postpone(lambda number=number: done.append(number), Lane.LIGHT)
     queue.call(lambda: done.append("delivery"))
     await asyncio.sleep(0)
     assert done[0] == "delivery"
