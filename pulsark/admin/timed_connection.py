@@ -89,8 +89,8 @@ class TimedConnection(H11Protocol):
         postponed, self._postponed = self._postponed, []
         if self.transport.is_closing():
             return
+        self.flow.resume_reading()
         self.transport.resume_reading()
-        self.flow.read_paused = False
         super().data_received(b"".join(postponed))
 
     def handle_events(self) -> None:
