@@ -370,6 +370,7 @@ def _field_ids(fields: Any, above: str = "") -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.spark
+@pytest.mark.strangers
 def test_a_delta_stream_has_each_row_once_whatever_is_done_to_the_table(
     tmp_path: Path, spark: SparkSession
 ) -> None:
