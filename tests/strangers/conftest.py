@@ -27,9 +27,13 @@ class Locked(Secured):
         self, method: str, path: str, role: str = SUPER_USER, body: object = None
     ) -> tuple[int, Any]:
         """Send one request as a role; returns its status, and the JSON or text of the answer."""
+        return self.raw(method, path, role, None if body is None else json.dumps(body).encode())
+
+    def raw(self, method: str, path: str, role: str, body: bytes | None) -> tuple[int, Any]:
+        """Send bytes that are JSON already, or look like it."""
         request = urllib.request.Request(
             self.web_url + path,
-            None if body is None else json.dumps(body).encode(),
+            body,
             {"Content-Type": "application/json", "Authorization": f"Bearer {token(role)}"},
             method=method,
         )
