@@ -359,3 +359,16 @@ def test_a_stream_does_not_drop_new_fields_unseen(columns: tuple[str, ...] | Non
     else:
         only = shape(True)
         assert only.apply(batch(only.stored), "t").to_pylist() == [{"id": 2}]
+
+
+def test_a_stream_that_is_started_again_reads_new_fields() -> None:
+    given: Any = Options.parse({"topic": "t", "valueFormat": "auto"}, streaming=True)
+    versions = {bytes(8): schema(FIRST), (1).to_bytes(8, "big"): schema(SECOND)}
+    layout = layout_of(given, lambda: {"t": versions})
+    shape = Shape(layout, tuple(layout.columns), lambda _: versions, fail_on_new_columns=True)
+    payload = avro(SECOND, {**ORDER, "id": 2, "price": 3.5})
+    row = {"value": payload, "schema_version": (1).to_bytes(8, "big")}
+    arrays = [pa.array([row.get(name)], ROW_SCHEMA.field(name).type) for name in shape.stored]
+    batch = pa.RecordBatch.from_arrays(arrays, names=list(shape.stored))
+    (found,) = shape.apply(batch, "t").to_pylist()
+    assert (found["id"], found["price"], found["__valueRaw"]) == (2, 3.5, None)
