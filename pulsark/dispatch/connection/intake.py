@@ -60,6 +60,8 @@ class Intake:
         """A turn is over and commands are left: others come first, or requests under way."""
         full = for_requests or len(self._requests) >= self._requests.most
         self._on(Event.LEFT_FOR_REQUESTS if full else Event.LEFT)
+        if full:
+            self._requests.when_calm(self.request_ended)
 
     def rest_done(self) -> None:
         """What was left is carried out."""

@@ -114,6 +114,11 @@ class Output:
         """Whether the client reads at all: more than its messages and one large one waits."""
         return self._transport.get_write_buffer_size() <= self._unread_max
 
+    @property
+    def is_in_large_answer(self) -> bool:
+        """Whether a large answer is being built, or not read yet."""
+        return self._large_answer.locked()
+
     def fall_behind(self) -> None:
         """The socket does not take everything."""
         self._is_behind = True

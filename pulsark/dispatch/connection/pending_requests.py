@@ -43,8 +43,17 @@ class PendingRequests:
 
     @property
     def most(self) -> int:
-        """How many may be under way. Those that wait for the event loop take memory, too."""
-        return REQUESTS_CROWDED_MAX if self._turns.is_crowded else REQUESTS_UNDER_WAY_MAX
+        """How many may be under way. Those that wait for their turn take memory, too.
+
+        They wait for the event loop, or for the client to read a large answer.
+        """
+        waits = self._turns.is_crowded or self._output.is_in_large_answer
+        return REQUESTS_CROWDED_MAX if waits else REQUESTS_UNDER_WAY_MAX
+
+    def when_calm(self, go_on: Callable[[], None]) -> None:
+        """Call when more may be under way, if only the event loop is in the way."""
+        if self._turns.is_crowded:
+            self._turns.when_calm(go_on)
 
     def close(self) -> None:
         """The connection is gone, and with it the need for answers."""

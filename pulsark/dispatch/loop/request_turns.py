@@ -41,6 +41,7 @@ class RequestTurns:
         """Steps by client, the client whose turn is next first."""
         self._step_seconds = REQUESTS_SECONDS / _STEPS_MAX
         """Time that a step takes, by those that were resumed last."""
+        self._when_calm: dict[Callable[[], None], None] = {}
         self._begun = 0.0
         self._has_first = False
         """Whether the next step that is resumed may go on although the share is spent."""
@@ -54,6 +55,10 @@ class RequestTurns:
     def is_crowded(self) -> bool:
         """Whether so many steps wait that clients should begin few more requests."""
         return len(self._waiting) > 0 and len(self) > REQUESTS_WAITING_CROWDED
+
+    def when_calm(self, go_on: Callable[[], None]) -> None:
+        """Call once, as soon as the steps of few requests wait."""
+        self._when_calm[go_on] = None
 
     async def run(self, work: Coroutine[Any, Any, T], owner: Callable[[], str]) -> T:
         """Run a request, and postpone those of its steps that come late in a turn.
@@ -142,6 +147,10 @@ class RequestTurns:
         if resumed:
             each = (self._now() - self._begun) / resumed
             self._step_seconds += _WEIGHT * (each - self._step_seconds)
+        if self._when_calm and not self.is_crowded:
+            held_back, self._when_calm = self._when_calm, {}
+            for go_on in held_back:
+                go_on()
         self._scheduled = bool(self._waiting)
         if self._waiting:
             self._resume()

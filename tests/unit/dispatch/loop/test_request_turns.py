@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from pulsark.dispatch.loop.request_turns import LargeJobs, RequestTurns, pause
-from pulsark.limits import REQUESTS_SECONDS
+from pulsark.limits import REQUESTS_SECONDS, REQUESTS_WAITING_CROWDED
 from pulsark.runtime import Runtime
 from tests.support.ticking_clock import TickingClock
 
@@ -157,6 +157,31 @@ def test_tasks_of_a_request_pause_in_line_with_requests() -> None:
         await asyncio.sleep(0)
         assert await longest_turn(clock, [task]) < 5 * REQUESTS_SECONDS
         assert len(done) == 100
+
+    asyncio.run(run())
+
+
+def test_who_was_held_back_by_a_crowd_goes_on_after_it() -> None:
+    async def run() -> None:
+        clock, done = TickingClock(0), []
+        turns = RequestTurns(clock)
+        loop = asyncio.get_running_loop()
+        tasks = [
+            loop.create_task(turns.run(spend(clock, 0.001, 1, done, "x"), lambda: "a"))
+            for _ in range(REQUESTS_WAITING_CROWDED + 50)
+        ]
+        await asyncio.sleep(0)
+        assert turns.is_crowded
+        calm = []
+
+        def go_on() -> None:
+            calm.append(len(turns))
+
+        turns.when_calm(go_on)
+        turns.when_calm(go_on)
+        await asyncio.gather(*tasks)
+        assert len(calm) == 1
+        assert calm[0] <= REQUESTS_WAITING_CROWDED
 
     asyncio.run(run())
 
