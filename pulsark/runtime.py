@@ -16,6 +16,7 @@ import os
 import queue
 import random
 import resource
+import signal
 import stat
 import sys
 import threading
@@ -509,6 +510,11 @@ def resident_bytes() -> int:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def stop_this_process() -> None:
+    """Stop this process in order, as whoever has started it would."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """What a process is given instead of the operating system."""
@@ -517,6 +523,7 @@ class Runtime:
     disk: Disk = field(default_factory=OsDisk)
     rng: random.Random = field(default_factory=random.SystemRandom)
     new_worker: Callable[[str], Worker] = ThreadWorker
+    stop_process: Callable[[], None] = stop_this_process
     sure_clock: SureClock = field(init=False)
 
     def __post_init__(self) -> None:

@@ -79,6 +79,8 @@ class AdminApi:
         """How requests come."""
         self.loop = asyncio.new_event_loop()
         self.clock = SteppedClock()
+        self.stops = 0
+        """How often the process was asked to stop."""
         names = ("EnsembleSize", "WriteQuorum", "AckQuorum")
         quorums = {f"managedLedgerDefault{name}": 1 for name in names}
         settings = Settings(**{**quorums, "sealEnabled": False, **changed})
@@ -88,7 +90,7 @@ class AdminApi:
         from pulsark.admin.app import build_app
 
         metadata = MemoryMetadataStore()
-        runtime = Runtime(clock=self.clock, disk=SimDisk())
+        runtime = Runtime(clock=self.clock, disk=SimDisk(), stop_process=self._stop)
         tables = inline_tables(["/table"], metadata, runtime)
         ledgers = LedgerManager(metadata, {"b1": MemoryBookie()}, runtime, tables)
         broker = Broker(settings, runtime, metadata, ledgers, tables)
@@ -99,6 +101,9 @@ class AdminApi:
         )
         stats = broker.stats
         return broker, stats, build_app(broker, stats)
+
+    def _stop(self) -> None:
+        self.stops += 1
 
     @property
     def app(self) -> Any:

@@ -6,8 +6,6 @@ import asyncio
 import dataclasses
 import json
 import logging
-import os
-import signal
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -179,14 +177,14 @@ async def restore_configuration(key: str, broker: BrokerOf) -> Response:
 
 
 @router.post("/brokers/shutdown", needs=superuser)
-async def shut_down() -> Response:
+async def shut_down(broker: BrokerOf) -> Response:
     """Stop this broker in order, as SIGTERM does, once this is answered.
 
     It gives its bundles up at its own pace, whatever ``maxConcurrentUnloadPerSec`` says. What has
     started the process, such as the supervisor of several brokers, may start it again.
     """
     log.warning("Stopping this broker: an administrator asked for it over HTTP")
-    asyncio.get_running_loop().call_later(_ANSWER_SECONDS, os.kill, os.getpid(), signal.SIGTERM)
+    asyncio.get_running_loop().call_later(_ANSWER_SECONDS, broker.runtime.stop_process)
     return done()
 
 

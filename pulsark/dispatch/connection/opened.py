@@ -94,14 +94,16 @@ class Opened:
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + CONSUMER_RETURN_SECONDS
+        timed_out = False
         while (found := self.consumers.get(consumer_id)) is None:
-            if consumer_id not in self._returning or loop.time() >= end:
+            if consumer_id not in self._returning or timed_out:
                 return None
             waited = self._returning[consumer_id]
             if waited is None:
                 waited = self._returning[consumer_id] = loop.create_future()
             # Another request that waited, too, may have closed it again.
-            await asyncio.wait([waited], timeout=end - loop.time())
+            told, _ = await asyncio.wait([waited], timeout=end - loop.time())
+            timed_out = not told
         return found
 
     def forget_closed_consumer(self, consumer_id: int) -> None:
