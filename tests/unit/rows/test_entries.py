@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsark.errors import CorruptEntryError
+from pulsark.limits import ROW_PAYLOAD_BYTES_MAX
 from pulsark.rows import FILE_SCHEMA, RowBuilder, builder, entries_of, file_schema
 from pulsark.rows import entries as entries_module
 from pulsark.rows.values import ValueColumn
@@ -278,7 +279,7 @@ def test_what_values_claim_to_become_counts() -> None:
     build.add(5, 0, _squeezed(metadata(), b"x" * 50_000, pb.LZ4, 0))
     assert build.size == 50_000
     build.add(5, 1, _squeezed(metadata(), b"x", pb.LZ4, 2**31 - 100))
-    assert build.size == 50_000 + (256 << 20)
+    assert build.size == 50_000 + ROW_PAYLOAD_BYTES_MAX
     rows = build.finish()
     assert rows.column("value").to_pylist() == [b"x" * 50_000, None]
     assert rows.column("value_raw").to_pylist()[1] == compress(pb.LZ4, b"x")
