@@ -108,8 +108,8 @@ def answered(connection: socket.socket, data: bytes) -> bytes:
 
 JSON = {"Content_Type": "application/json"}
 BODIES = {
-    "arrays 1e5 deep": b"[" * 100_000 + b"]" * 100_000,
-    "objects 1e5 deep": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "arrays 2e4 deep": b"[" * 20_000 + b"]" * 20_000,
+    "objects 1e4 deep": b'{"a":' * 10_000 + b"1" + b"}" * 10_000,
     "NaN": b'{"allowedClusters": NaN}',
     "infinity": b'{"allowedClusters": Infinity}',
     "a number that is infinite": b'{"allowedClusters": 1e999}',
@@ -119,11 +119,21 @@ BODIES = {
     "cut": b'{"allowedClusters": [',
     "two values": b"{} {}",
 }
+TOO_MANY = {
+    "arrays 1e5 deep": b"[" * 100_000 + b"]" * 100_000,
+    "objects 1e5 deep": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "1e5 numbers": b"[" + b"1," * 100_000 + b"1]",
+}
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
 def test_json_that_is_none(ask: Ask, body: bytes) -> None:
     refused(ask("PUT", TENANT, body, **JSON), 400)
+
+
+@pytest.mark.parametrize("body", TOO_MANY.values(), ids=TOO_MANY.keys())
+def test_json_of_too_many_values(ask: Ask, body: bytes) -> None:
+    refused(ask("PUT", TENANT, body, **JSON), 413)
 
 
 def test_of_two_members_with_one_name_the_last_one_counts(ask: Ask) -> None:
