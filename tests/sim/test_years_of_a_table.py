@@ -180,6 +180,7 @@ class Years:
             new_process=self.new_process,
             limits=TableLimits(commits_folded=10 * self.seals_a_day),
         )
+        self.tables.states = lambda: False  # the files here are no Parquet to read statistics from
         topics: Any = self
         clock: Any = self.sure_clock
         self.tidying = Tidying(

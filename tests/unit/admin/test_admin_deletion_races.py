@@ -17,12 +17,12 @@ def deleted_before(records: Any, broker: BrokerInMemory) -> asyncio.Future[None]
     """The topic is deleted before the next change of these records, as far as that goes."""
     update, deletion = records.update, asyncio.get_running_loop().create_future()
 
-    async def late(*given: Any) -> None:
+    async def late(*given: Any, **how: Any) -> None:
         records.update = update
         deleting = asyncio.ensure_future(broker.broker.deletion.delete_topic(NAME))
         deleting.add_done_callback(lambda _: deletion.set_result(None))
         await asyncio.sleep(1)
-        await update(*given)
+        await update(*given, **how)
 
     records.update = late
     return deletion

@@ -210,7 +210,7 @@ async def test_who_has_which_data_is_noted(broker: BrokerInMemory) -> None:
     assert await kitchen.subscribe(ORDERS) == 0
     again = await client_of(broker, "kitchen")
     await again.produce(ORDERS, 0)
-    _, produced, consumed = await records(broker)
+    _, _, produced, _, consumed = await records(broker)
     assert (produced["operation"], consumed["operation"]) == ("produce", "consume")
     for event in (produced, consumed):
         assert event["actor"]["role"] == "kitchen"
@@ -232,7 +232,8 @@ async def test_a_rate_that_holds_producers_for_long_is_noted(broker: BrokerInMem
     for number in range(60):
         client.send_bytes(b"".join(publish(1, 10 * number + i, b"") for i in range(10)))
         await asyncio.sleep(0.5)
-    _, throttled = await records(broker)
+    _, made, throttled = await records(broker)
+    assert made["operation"] == "PRODUCER"
     assert (throttled["operation"], throttled["via"]) == ("throttled", "broker")
     assert throttled["resource"]["name"] == ORDERS
     assert 10_000 <= throttled["duration_ms"] < 20_000
@@ -244,7 +245,7 @@ async def test_a_short_burst_is_not(broker: BrokerInMemory) -> None:
     await client.produce(ORDERS, 0)
     client.send_bytes(b"".join(publish(1, i, b"") for i in range(50)))
     await asyncio.sleep(30)
-    assert operations(await records(broker)) == ["start"]
+    assert operations(await records(broker)) == ["start", "PRODUCER"]
 
 
 def test_an_end_that_cannot_be_read_does_not_silence_the_audit(

@@ -130,6 +130,7 @@ async def set_delayed(broker: BrokerInMemory, **changed: Any) -> None:
     await broker.broker.resources.namespaces.update(
         "public/default",
         lambda it: replace(it, policies={**it.policies, "delayed_delivery_policies": value}),
+        by_super_user=True,
     )
     await asyncio.sleep(0.1)
 

@@ -89,9 +89,9 @@ def test_what_was_sent_to_consumers_that_left_still_counts() -> None:
         members.join(consumer)
         consumer.messages_out, consumer.entries_out = 10 * number, number
         consumer.bytes_out, consumer.last_consumed_ms = 100 * number, number
-    assert members.sent() == Sent(30, 3, 300, 0, 2)
+    assert members.sent() == Sent(messages=30, entries=3, bytes=300, last_ms=2)
     members.leave([second])
-    assert members.sent() == members.sent() == Sent(30, 3, 300, 0, 2)
+    assert members.sent() == members.sent() == Sent(messages=30, entries=3, bytes=300, last_ms=2)
 
 
 def test_a_consumer_hears_of_the_end_once_it_was_greeted() -> None:
