@@ -241,6 +241,22 @@ def test_a_client_that_never_reads_is_not_read_either(
 
 
 @pytest.mark.slow
+def test_a_byte_a_second_is_too_slow_for_the_handshake(broker: Secured) -> None:
+    """It comes before the thousands: after those, the log has no room for one more such line."""
+    slow = WireClient(broker.broker_port, handshake=False)
+    data = itertools.chain(encode_command(hello()), itertools.repeat(0))
+    begun = time.monotonic()
+    while time.monotonic() < begun + HANDSHAKE_SECONDS + 30:
+        slow.send_bytes(bytes([next(data)]))
+        if slow.closed_within(1.0):
+            break
+    took = time.monotonic() - begun
+    assert HANDSHAKE_SECONDS - 1 <= took < HANDSHAKE_SECONDS + 20
+    assert logged(broker, slow.address, "no handshake in time")
+    slow.close()
+
+
+@pytest.mark.slow
 def test_thousands_of_half_open_connections(broker: Secured) -> None:
     """Others come in between; all are closed in time, whether they said nothing or a little."""
     opened = []
@@ -261,21 +277,6 @@ def test_thousands_of_half_open_connections(broker: Secured) -> None:
         for one in opened:
             one.close()
     _all_are_closed(broker, 200)
-
-
-@pytest.mark.slow
-def test_a_byte_a_second_is_too_slow_for_the_handshake(broker: Secured) -> None:
-    slow = WireClient(broker.broker_port, handshake=False)
-    data = itertools.chain(encode_command(hello()), itertools.repeat(0))
-    begun = time.monotonic()
-    while time.monotonic() < begun + HANDSHAKE_SECONDS + 30:
-        slow.send_bytes(bytes([next(data)]))
-        if slow.closed_within(1.0):
-            break
-    took = time.monotonic() - begun
-    assert HANDSHAKE_SECONDS - 1 <= took < HANDSHAKE_SECONDS + 20
-    assert logged(broker, slow.address, "no handshake in time")
-    slow.close()
 
 
 def _all_are_closed(broker: Secured, most: int) -> None:
