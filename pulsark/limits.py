@@ -58,8 +58,9 @@ FIELDS_COUNTED_BYTES = 1 << 20
 """Commands and message metadata above this size are parsed only if they have few fields: parsed,
 each takes thirty times its bytes. The frame alone limits their size, as in Pulsar."""
 
-FIELDS_OF_LARGE_MAX = 20_000
-"""Most fields of such a command or such metadata: counting them takes ten milliseconds."""
+FIELDS_OF_LARGE_MAX = 5000
+"""Most fields of such a command or such metadata: counting them takes ten milliseconds at most, also
+where each has a number of ten bytes."""
 
 COMMAND_TEXTS_MAX = 5000
 """Most texts, or pairs of texts, in one list of a command: reading them takes three milliseconds.

@@ -200,15 +200,18 @@ class Replay:
 
     def table(self) -> CursorTable:
         """All cursors, none of them loaded."""
-        at_rest: dict[str, AtRest] = {}
+        packed: dict[str, list[bytes]] = {}
         for cursor_id in sorted(self._untouched):
-            topic_id, packed = self._untouched[cursor_id]
-            before = at_rest.get(topic_id, b"")
-            assert isinstance(before, bytes)
-            at_rest[topic_id] = before + packed
+            topic_id, records = self._untouched[cursor_id]
+            packed.setdefault(topic_id, []).append(records)
+        large: dict[str, list[SavedCursor]] = {}
         for saved in self._saved.values():
-            topic_id = saved.identity.topic_id
-            at_rest[topic_id] = [*_saved(at_rest.get(topic_id, b"")), saved]
+            large.setdefault(saved.identity.topic_id, []).append(saved)
+        at_rest: dict[str, AtRest] = {
+            topic_id: b"".join(pieces) for topic_id, pieces in packed.items()
+        }
+        for topic_id, cursors in large.items():
+            at_rest[topic_id] = [*_saved(at_rest.get(topic_id, b"")), *cursors]
         return CursorTable(at_rest, self._next_cursor_id)
 
     def _apply(self, record: pb.Record) -> None:

@@ -11,7 +11,7 @@ from pyroaring import BitMap
 
 from pulsark.errors import CorruptEntryError, StorageError
 from pulsark.storage.cursor.bitmap import WINDOW, decode_entries, encode_entries, pieces
-from pulsark.storage.cursor.bundle_cursors import SavedCursor
+from pulsark.storage.cursor.bundle_cursors import Replay, SavedCursor
 from pulsark.storage.cursor.records import (
     BATCH_BYTES,
     CursorIdentity,
@@ -156,3 +156,23 @@ def test_large_cursors_are_cut() -> None:
 def test_what_cannot_be_understood_is_an_error(entry: bytes) -> None:
     with pytest.raises(StorageError):
         unpack(entry)
+
+
+class Piece(bytes):
+    """Records of a cursor that nobody may append to others one by one."""
+
+    def __radd__(self, before: bytes) -> bytes:
+        raise AssertionError(f"{len(before)} bytes are copied for one more cursor")
+
+
+def test_the_cursors_of_a_topic_are_put_together_in_one_copy() -> None:
+    replay = Replay()
+    for number in range(3):
+        identity = CursorIdentity(number, "topic", f"s{number}", 1)
+        for entry in pack(SavedCursor(identity).records(), 1):
+            replay.read(entry)
+    for _ in replay.pack():
+        pass
+    for number, (topic_id, records) in replay._untouched.items():
+        replay._untouched[number] = topic_id, Piece(records)
+    assert replay.table().subscriptions("topic") == ["s0", "s1", "s2"]
