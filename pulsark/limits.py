@@ -59,8 +59,8 @@ FIELDS_COUNTED_BYTES = 1 << 20
 each takes thirty times its bytes. The frame alone limits their size, as in Pulsar."""
 
 FIELDS_OF_LARGE_MAX = 5000
-"""Most fields of such a command or such metadata: counting them takes ten milliseconds at most, also
-where each has a number of ten bytes."""
+"""Most fields of such a command or such metadata: counting them takes ten milliseconds at most,
+also where each has a number of ten bytes."""
 
 COMMAND_TEXTS_MAX = 5000
 """Most texts, or pairs of texts, in one list of a command: reading them takes three milliseconds.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.tables.sealing_due import CHECK_SECONDS, due_ranges
 from pulsark.limits import READS_PER_TURN_MAX
+from pulsark.wire.position import EARLIEST
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -135,7 +136,9 @@ class SealingProgress:
         async for info in in_turns(topic.ledger.each_ledger(progress.first), READS_PER_TURN_MAX):
             await self._release(topic, progress, info.ledger_id)
         self._of.setdefault(topic, progress)
-        if progress.first or any(through >= 0 for through in progress.through.values()):
+        has_rows = progress.first or any(through >= 0 for through in progress.through.values())
+        # Rows of what was trimmed just before a restart are still in the table.
+        if has_rows or progress.trimmed != EARLIEST:
             self._tidy.later(topic.name.base)
 
     async def attached(

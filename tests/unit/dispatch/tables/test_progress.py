@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from pulsark.dispatch.model.entry import stored_entry
 from pulsark.dispatch.tables.apart_sealing import ApartSealing
 from pulsark.dispatch.tables.progress import SealingProgress
@@ -16,7 +18,7 @@ from pulsark.dispatch.tables.table_waits import CrowdedTables, Leases, TidyQueue
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.errors import StorageError
 from pulsark.storage.table.process.apart import ApartTopics
-from pulsark.wire.position import EARLIEST
+from pulsark.wire.position import EARLIEST, Position
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, scenario
 from tests.support.tables import entry
@@ -163,3 +165,24 @@ def test_of_many_tables_that_are_tidied_at_once_all_topics_are_looked_at_once() 
     assert len(tidied) == count + 1
     assert [base for base, topics in tidied if not topics] == [names[7], tidied[-1][0]]
     assert looks <= 3 * count
+
+
+@pytest.mark.parametrize(("trimmed", "is_tidied"), [(EARLIEST, False), (Position(3, 49), True)])
+def test_rows_of_a_topic_that_was_truncated_before_a_restart_leave_its_table(
+    trimmed: Position, is_tidied: bool
+) -> None:
+    clock = TickingClock(1.0)
+    queue = TidyQueue(clock)
+    nothing: Any = None
+    progress = SealingProgress(nothing, nothing, nothing, queue)
+
+    class Truncated:
+        name = NAME
+        ledger = SimpleNamespace(
+            record=SimpleNamespace(trimmed=trimmed), unsettled_from=0, each_ledger=lambda first: []
+        )
+
+    topic: Any = Truncated()
+    asyncio.run(progress.look_up(topic))
+    queue.hurry()
+    assert (NAME in queue._at) == is_tidied
