@@ -35,12 +35,17 @@ HEAVY = {
 OF_SECURITY = {
     "pulsark.security",
     "pulsark.security.acceptor",
+    "pulsark.security.connection_slots",
+    "pulsark.security.decisions",
+    "pulsark.security.effects",
     "pulsark.security.grants",
     "pulsark.security.limits",
     "pulsark.security.networks",
+    "pulsark.security.operations",
     "pulsark.security.peer",
     "pulsark.security.plain_listener",
     "pulsark.security.seldom_warnings",
+    "pulsark.security.trials",
 }
 """What is loaded of the room of logins and rights while nothing of it is on: small modules."""
 

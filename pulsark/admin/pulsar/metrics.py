@@ -371,7 +371,7 @@ def _disks(disks: DiskWatch) -> Iterator[Sample]:
         where = (("path", use.path),)
         yield "pulsark_disk_free_bytes", where, use.free
         yield "pulsark_disk_total_bytes", where, use.total
-        yield "pulsark_disk_state", where, use.level
+        yield "pulsark_disk_state", where, int(use.level)
         if use.path in ledgers:
             name = re.sub(r"\W", "_", use.path)
             yield f"bookie_ledger_dir_{name}_usage", (), 100 * use.used_share

@@ -90,7 +90,8 @@ class Seeking:
     async def _apply(self, change: _Change) -> None:
         durable, done = new_done()
         change(done)
-        report(Changed.CURSOR_MOVED, self.topic.name, self.cursor.name)
+        if self.cursor.durable:  # where a reader stands is its own affair
+            report(Changed.CURSOR_MOVED, self.topic.name, self.cursor.name)
         # Before anything is awaited: the task may be cancelled, and the cursor has moved.
         self.pending.clear()
         self.dispatcher.forget_redeliveries()
