@@ -336,7 +336,6 @@ def test_columns_that_cannot_be_fields_are_named(
     wrong = (
         (["map(id, 'x') as m"], "avro", "'m' is a map by long"),
         (["struct(id as `a b`) as value"], "json", "'a b' cannot be a field"),
-        (["to_timestamp_ntz('2026-01-01') as t"], "avro", "cast it to timestamp"),
         (["id", "id as __kez"], "avro", "did you mean '__key'"),
         (["id as __key"], "avro", "no column can be a field"),
         (["struct(id) as value"], "raw", "set option 'valueFormat' to avro or json"),
