@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pulsar
 import pytest
+from pyspark.errors import PySparkException
 
 from pulsark.admin_client.client import AdminClient
 from pulsark.cli.admin.topics import compact_topic
