@@ -14,7 +14,6 @@ from pulsark.cli.admin.topics import compact_topic
 from tests.support.standalone import Standalone
 
 if TYPE_CHECKING:
-    from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 WAIT_MS = 10_000
