@@ -14,7 +14,7 @@ from pulsark.cli.admin.topics import compact_topic
 from tests.support.standalone import Standalone
 
 if TYPE_CHECKING:
-from pyspark.sql import SparkSession
+    from pyspark.sql import SparkSession
 
 WAIT_MS = 10_000
 Message = tuple[str, str, str, bytes]
