@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -40,3 +43,26 @@ def connected(
             client.close()
         except pulsar.NotConnected:
             client.shutdown()  # a producer that is connecting again cannot say good-bye
+
+
+_TABLE_VIEW = """
+import json, os, sys, pulsar
+url, topic = sys.argv[1:]
+view = pulsar.Client(url).create_table_view(topic, "view", pulsar.schema.BytesSchema())
+found = {}
+view.for_each(lambda key, value: found.update({key: value.decode()}))
+print(json.dumps(found), flush=True)
+os._exit(0)
+"""
+
+
+def table_view(standalone: Served, topic: str) -> dict[str, str]:
+    """Return what a table view has when it was made.
+
+    It lives in a process that never closes it: a client that is closed soon after its table view
+    sometimes ends its process (segmentation fault in the native part).
+    """
+    command = [sys.executable, "-c", _TABLE_VIEW, standalone.service_url, topic]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return found

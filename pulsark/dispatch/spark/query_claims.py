@@ -107,13 +107,18 @@ class QueryClaims:
         return None
 
     def renew(self, query_id: str, read: Mapping[str, Position] | None = None) -> bool:
-        """The query runs, and has read so far; False if nothing is known of it."""
+        """The query runs, and has read so far; False if nothing is known of it.
+
+        Its listener and the thread that keeps the claim say so independently, and the answer of
+        the slower one may come last. So a place never moves back.
+        """
         query = self.get(query_id)
         if query is None:
             return False
         if read:
             self._make_room(query.owner, len(read.keys() - query.read.keys()))
-            query.read.update(read)
+            for topic, place in read.items():
+                query.read[topic] = max(place, query.read.get(topic, place))
         self._saw(query)
         return True
 

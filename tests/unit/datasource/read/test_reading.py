@@ -650,6 +650,16 @@ def test_a_subscription_belongs_to_one_query(
     assert second.next() == ["a"]
 
 
+def test_what_a_query_has_read_never_goes_back() -> None:
+    claims = QueryClaims(SystemClock())
+    claims.claim("q", "here:1", None, [T])
+    claims.renew("q", {T: Position(3, 9)})
+    claims.renew("q", {T: Position(3, -1), f"{T}-partition-1": Position(4, 0)})
+    query = claims.get("q")
+    assert query is not None
+    assert query.read == {T: Position(3, 9), f"{T}-partition-1": Position(4, 0)}
+
+
 def test_a_query_that_was_thought_dead_stops(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
