@@ -36,7 +36,13 @@ SCHEMAS_OF_TOPICS_MAX = 100
 
 @with_short_tracebacks
 class PulsarkSource(DataSource):
-    """Topics as DataFrames. Options and columns: ``docs/spark.md``."""
+    """Topics as DataFrames. Options and columns: ``docs/spark.md``.
+
+    Spark pickles the source after it has asked for the schema, and each query of the DataFrame
+    begins with a copy. So the columns stay those of ``load()``, although the topic's schema grows.
+    """
+
+    _loaded: ColumnLayout | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -48,7 +54,8 @@ class PulsarkSource(DataSource):
         options = Options.parse(self.options)
         if options.view != MESSAGES:
             return view_ddl(options.view, options.columns)
-        return _layout(options).schema(options.columns)
+        self._loaded = layout_of(options, lambda: _schemas(options))
+        return self._loaded.schema(options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read of the columns in ``schema``."""
@@ -57,8 +64,7 @@ class PulsarkSource(DataSource):
         options = _checked(Options.parse(self.options, streaming=False))
         if options.view != MESSAGES:
             return ViewReader(options, schema)
-        layout = _layout(options)
-        layout.check(schema)
+        layout = self._layout(options, schema)
         kind = FilteringReader if options.pushdown else PulsarkReader
         return kind(options, layout, tuple(schema.fieldNames()))
 
@@ -69,10 +75,21 @@ class PulsarkSource(DataSource):
         from pulsark.datasource.read.unlimited_stream import UnlimitedStreamReader
 
         options = _checked(Options.parse(self.options, streaming=True))
-        layout = _layout(options)
-        layout.check(schema)
+        layout = self._layout(options, schema)
         kind = PulsarkStreamReader if ADMISSION_CONTROL else UnlimitedStreamReader
         return kind(options, layout, tuple(schema.fieldNames()))
+
+    def _layout(self, options: Options, schema: StructType) -> ColumnLayout:
+        """Return the columns as they were loaded, or those of now if the user gave a schema."""
+        if self._loaded is None:
+            found = layout_of(options, lambda: _schemas(options))
+            found.check(schema)
+            return found
+        self._loaded.check(schema)
+        if options.fail_on_new_columns:
+            for topic, versions in _schemas(options).items():
+                self._loaded.check_current(schema.fieldNames(), topic, versions)
+        return self._loaded
 
     # Spark passes these parameters by name.
 
@@ -97,10 +114,6 @@ def _checked(options: Options) -> Options:
     if options.names_service_url:
         check_service(options.service_url, options.admin_url)
     return options
-
-
-def _layout(options: Options) -> ColumnLayout:
-    return layout_of(options, lambda: _schemas(options))
 
 
 def _schemas(options: Options) -> Mapping[str, Mapping[bytes, SchemaData]]:

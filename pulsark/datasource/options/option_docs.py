@@ -166,8 +166,8 @@ OPTIONS: tuple[OptionDoc, ...] = (
         "schemaEvolutionMode",
         (),
         "fail",
-        "for valueFormat auto of a stream, when a newer schema version adds or widens columns: "
-        "fail (start the query again to read them) or ignore (the payload is kept in __valueRaw)",
+        "for valueFormat auto, when a newer schema version adds or widens columns after load(): "
+        "fail (load again to read them) or ignore (the payload is kept in __valueRaw)",
     ),
     OptionDoc("valueSchema", (), "", "for valueFormat json: the payload's fields, as DDL"),
     OptionDoc(

@@ -103,7 +103,6 @@ _OF_THE_PRESENT = (
     "endingOffsetsByTimestamp",
 )
 _STREAM_ONLY = (
-    "schemaEvolutionMode",
     "maxRowsPerTrigger",
     "maxBytesPerTrigger",
     "minRowsPerTrigger",
@@ -191,7 +190,7 @@ class Options:
             include_properties=_flag(given, "includeProperties", True),
             value_format=_value_format(given),
             value_schema=given.get("valueSchema"),
-            fail_on_new_columns=_fail_on_new_columns(given, streaming),
+            fail_on_new_columns=_fail_on_new_columns(given),
             read_table_files=_flag(given, "readTableFiles", True),
             pushdown=_flag(given, "pushdown", False),
             min_partitions=_optional(given, "minPartitions", positive),
@@ -459,13 +458,12 @@ def _value_format(given: Mapping[str, str]) -> str:
     return found
 
 
-def _fail_on_new_columns(given: Mapping[str, str], streaming: bool | None) -> bool:
+def _fail_on_new_columns(given: Mapping[str, str]) -> bool:
     mode = _one_of(given, "schemaEvolutionMode", "fail", "ignore")
     is_auto = _value_format(given) == "auto"
     if "schemaEvolutionMode" in given and not is_auto:
         raise OptionError("option 'schemaEvolutionMode' is for 'valueFormat' auto")
-    # A batch read asks for the schema each time.
-    return streaming is True and is_auto and mode == "fail"
+    return is_auto and mode == "fail"
 
 
 def _subscription(

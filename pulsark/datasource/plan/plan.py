@@ -173,8 +173,10 @@ def comes_after(place: MessageId, other: MessageId) -> bool:
     return other.batch_index >= 0 and not 0 <= place.batch_index <= other.batch_index
 
 
-def check_available(state: PartitionState, after: MessageId, through: MessageId) -> None:
-    """``DataLossError`` if entries of ``(after, through]`` were deleted, or never came to be."""
+def check_available(
+    state: PartitionState, after: MessageId, through: MessageId, *, streaming: bool = False
+) -> None:
+    """Raise ``DataLossError`` if entries of ``(after, through]`` were deleted, or never existed."""
     if not comes_after(through, after):
         return
     part_read = after.batch_index >= 0
@@ -186,10 +188,16 @@ def check_available(state: PartitionState, after: MessageId, through: MessageId)
         missing = f"messages up to {through} are gone, the last one is {state.last}"
     else:
         return
+    if state.compacted is not None:
+        raise DataLossError(
+            f"{state.name}: {missing}, before they were compacted: keys may have later values. Set "
+            "option failOnDataLoss to false to read what a reader of the topic receives, or leave "
+            "out readCompacted to read what is stored"
+        )
+    prevention = "keep messages longer" + (" or use the option subscription" if streaming else "")
     raise DataLossError(
         f"{state.name}: {missing}; the first message available is {state.first}. Set option "
-        "failOnDataLoss to false to go on from there, and keep messages longer or use the "
-        "option subscription to prevent it"
+        f"failOnDataLoss to false to go on from there, and {prevention} to prevent it"
     )
 
 

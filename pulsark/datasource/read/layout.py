@@ -7,14 +7,14 @@ no field has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pulsark.datasource.options.columns import COLUMNS, PAYLOAD_META, unknown_column
-from pulsark.datasource.options.errors import OptionError
-from pulsark.schemas.column_types import BINARY, ColumnType, types_of
-from pulsark.schemas.columns import type_of_versions
+from pulsark.datasource.options.errors import OptionError, SchemaChangedError
+from pulsark.schemas.column_types import BINARY, ColumnType, types_of, widened
+from pulsark.schemas.columns import type_of_versions, value_type
 from pulsark.schemas.definition import SchemaData
 
 if TYPE_CHECKING:
@@ -63,6 +63,32 @@ class ColumnLayout:
                 )
             if not field.nullable:
                 raise OptionError(f"schema: column '{field.name}' must be nullable")
+
+    def check_current(
+        self, names: Collection[str], topic: str, schemas: Mapping[bytes, SchemaData]
+    ) -> None:
+        """Raise ``SchemaChangedError`` if the topic's schema has grown beyond the columns named.
+
+        If they are all columns, a column more counts as well. Payloads as bytes show everything.
+        """
+        if self.payload is None or self.payload == BINARY:
+            return
+        now = self.payload
+        for schema in schemas.values():
+            now = widened(now, value_type(schema))
+        have, found = types_of(self.payload), types_of(now)
+        is_whole = set(names) >= set(self.columns)
+        wanted = found if is_whole else {n: found[n] for n in names if n in found}
+        changed = [name for name, kind in wanted.items() if have.get(name) != kind]
+        if not found and now != self.payload:
+            changed = ["value"]
+        if changed:
+            raise SchemaChangedError(
+                f"{topic}: a newer version of the schema adds or widens {', '.join(changed[:20])}, "
+                "and the DataFrame was loaded without. Call load() again to read them as columns, "
+                "and start a query of the new DataFrame, or set option schemaEvolutionMode to "
+                "ignore: such messages have their payload in __valueRaw then"
+            )
 
     @property
     def simple_types(self) -> dict[str, str]:

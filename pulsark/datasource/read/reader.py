@@ -77,6 +77,8 @@ class SplitReader:
     layout: ColumnLayout
     columns: tuple[str, ...]
     conditions: tuple[Condition, ...] = ()
+    follows_schema: bool = False
+    """Whether tasks look for columns that the query does not have: a batch has done so before."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of splits as record batches with exactly the query's columns."""
@@ -90,7 +92,7 @@ class SplitReader:
             self.columns,
             schemas_of(options),
             json_values=options.value_format == "json",
-            fail_on_new_columns=options.fail_on_new_columns,
+            fail_on_new_columns=self.follows_schema and options.fail_on_new_columns,
         )
         wanted = RowFilter(self.conditions)
         for split in partition.splits:
@@ -247,10 +249,12 @@ def available_range(
     after: MessageId,
     through: MessageId,
     fail_on_data_loss: bool,
+    *,
+    streaming: bool = False,
 ) -> Split | None:
     """The range ``(after, through]``, from the first message there is if loss is allowed."""
     try:
-        check_available(state, after, through)
+        check_available(state, after, through, streaming=streaming)
     except DataLossError as error:
         if fail_on_data_loss:
             raise

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsark.datasource.options.errors import DataSourceError, SchemaChangedError
+from pulsark.datasource.options.errors import DataSourceError
 from pulsark.datasource.read.ddl import json_scalar
 from pulsark.rows import ROW_SCHEMA
 from pulsark.rows.values import ValueColumn
 from pulsark.rows.values.json_values import DeclaredJson
 from pulsark.rows.values.losses import Losses
 from pulsark.rows.values.types import arrow_type
-from pulsark.schemas.column_types import types_of, widened
-from pulsark.schemas.columns import value_type
 from pulsark.schemas.definition import SchemaData
 from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
 
@@ -47,7 +45,6 @@ class Shape:
     ) -> None:
         """With ``fail_on_new_columns``, a schema that the columns cannot show is an error."""
         self._fails = fail_on_new_columns
-        self._whole = set(columns) >= set(layout.columns)
         self.lost: dict[str, Counter[str]] = {}
         """Messages whose payload the columns do not show, by topic and path of the field."""
         self._layout = layout
@@ -134,31 +131,11 @@ class Shape:
             known = self._schemas_of(topic)
             asked.update(carried, known)
             if self._fails:
-                self._check(topic, known)
+                self._layout.check_current(self._columns, topic, known)
             found = (ValueSchema(version, schema) for version, schema in known.items())
             assert self._layout.payload is not None
             self._values[topic] = ValueColumn(ValueSchemas(self._layout.payload, tuple(found)))
         return self._values[topic].decode(payloads, versions, lost)
-
-    def _check(self, topic: str, known: Schemas) -> None:
-        """Raise ``SchemaChangedError`` if the topic's schema has grown beyond the columns."""
-        payload = self._layout.payload
-        assert payload is not None
-        now = payload
-        for schema in known.values():
-            now = widened(now, value_type(schema))
-        have, found = types_of(payload), types_of(now)
-        wanted = found if self._whole else {n: found[n] for n in self._columns if n in found}
-        changed = [name for name, kind in wanted.items() if have.get(name) != kind]
-        if not found and now != payload:
-            changed = ["value"]
-        if changed:
-            raise SchemaChangedError(
-                f"{topic}: a newer version of the schema adds or widens {', '.join(changed[:20])}, "
-                "and this query began without. Start the query again to read them as columns, or "
-                "set option schemaEvolutionMode to ignore: such messages have their payload in "
-                f"{_RAW} then"
-            )
 
 
 _warned: set[tuple[str, str]] = set()

@@ -62,7 +62,7 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options, layout: ColumnLayout, columns: tuple[str, ...]) -> None:
         self._options = options
-        self._splits = SplitReader(options, layout, columns)
+        self._splits = SplitReader(options, layout, columns, follows_schema=True)
         self._admin: SparkAdmin | None = None
         self._finder: TopicFinder | None = None
         self._initial: StreamOffset | None = None
@@ -221,7 +221,7 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise
             log.warning("%s", error)
             return None
-        return available_range(state, after, offset.read, fail)
+        return available_range(state, after, offset.read, fail, streaming=True)
 
     def _same_topic(self, states: States, name: str, topic_id: str) -> PartitionState:
         state = states.get(name)

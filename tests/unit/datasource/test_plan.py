@@ -135,6 +135,10 @@ def test_messages_that_are_gone_are_noticed() -> None:
     held = replace(held, trimmed=MessageId(4, 8))
     with pytest.raises(DataLossError, match=r"after 4:7 were deleted, up to 4:8; .* 5:0"):
         check_available(held, MessageId(4, 7), MessageId(6, 3))
+    with pytest.raises(DataLossError, match="longer or use the option subscription to prevent"):
+        check_available(held, MessageId(4, 7), MessageId(6, 3), streaming=True)
+    with pytest.raises(DataLossError, match="keep messages longer to prevent"):
+        check_available(held, MessageId(4, 7), MessageId(6, 3))
     check_available(held, MessageId(4, 8), MessageId(6, 3))
     with pytest.raises(DataLossError, match="after 4:8:1 were deleted"):
         check_available(held, MessageId(4, 8, batch_index=1), MessageId(6, 3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -11,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql.datasource import EqualTo
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -359,6 +361,50 @@ def test_a_stream_does_not_drop_new_fields_unseen(columns: tuple[str, ...] | Non
     else:
         only = shape(True)
         assert only.apply(batch(only.stored), "t").to_pylist() == [{"id": 2}]
+
+
+WIDER = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
+NARROW = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
+
+
+def loaded_before_the_schema_grew(broker: FakeBroker, **raw: str) -> tuple[PulsarkSource, Any]:
+    """Return a source as Spark has it for the queries of a DataFrame that was loaded before."""
+    topic = broker.create("t")
+    broker.schemas["public/default/t"] = [schema(NARROW)]
+    broker.publish(topic, [message(avro(NARROW, {"a": 1}), 0)])
+    origin = source(broker, valueFormat="auto", **raw)
+    columns = origin.schema()
+    broker.schemas["public/default/t"].append(schema(WIDER))
+    broker.publish(topic, [message(avro(WIDER, {"a": 1 << 40}), 1)])
+    return pickle.loads(cloudpickle.dumps(origin)), columns
+
+
+def test_a_loaded_dataframe_keeps_its_columns_if_new_ones_are_ignored(broker: FakeBroker) -> None:
+    origin, columns = loaded_before_the_schema_grew(
+        broker, schemaEvolutionMode="ignore", startingOffsets="earliest"
+    )
+    stream: Any = origin.streamReader(columns)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+    for splits, reader in (
+        (stream.partitions(start, end), stream),
+        ((batch := origin.reader(columns)).partitions(), batch),
+    ):
+        rows = [
+            row for split in splits for found in reader.read(split) for row in found.to_pylist()
+        ]
+        raw = avro(WIDER, {"a": 1 << 40})
+        assert [(row["a"], row["__valueRaw"]) for row in rows] == [(1, None), (None, raw)]
+    stream.stop()
+
+
+def test_a_loaded_dataframe_says_what_has_changed(broker: FakeBroker) -> None:
+    origin, columns = loaded_before_the_schema_grew(broker)
+    for begin in (origin.streamReader, origin.reader):
+        with pytest.raises(SchemaChangedError, match=r"adds or widens a, .* Call load\(\) again"):
+            begin(columns)
+    other = type(columns)([field for field in columns.fields if field.name == "__key"])
+    origin.reader(other)
 
 
 def test_a_stream_that_is_started_again_reads_new_fields() -> None:
