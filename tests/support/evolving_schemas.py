@@ -8,6 +8,7 @@ import math
 import random
 import struct
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
 from typing import Any
 
@@ -15,7 +16,6 @@ import fastavro
 
 from pulsark.schemas.compatibility import check
 from pulsark.schemas.definition import IncompatibleSchemaError, SchemaData, SchemaType
-from pulsark.schemas.key_value import from_text
 from pulsark.schemas.parsed import parse
 from pulsark.schemas.strategies import SchemaCompatibilityStrategy
 
@@ -31,6 +31,17 @@ _WIDER = {
     "boolean": ("string",),
 }
 _EXACT = Context(prec=60)
+_LOGICAL = {
+    "date": "int",
+    "time-millis": "int",
+    "time-micros": "long",
+    "timestamp-millis": "long",
+    "timestamp-micros": "long",
+    "local-timestamp-millis": "long",
+    "local-timestamp-micros": "long",
+}
+_EPOCH = datetime(1970, 1, 1)
+_DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,38 @@ class Member:
     value: Any
 
 
+class Opaque:
+    """A value that no column can show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A number with a logical type: a date, a timestamp or a time of a day."""
+
+    number: int
+    logical: str
+
+    def is_shown_as(self, shown: Any) -> bool:
+        """Return whether a column shows this: as a time, as text, or as the number itself."""
+        if isinstance(shown, int):
+            return shown == self.number
+        unit = timedelta(days=1) if self.logical == "date" else timedelta(microseconds=1)
+        if self.logical.endswith("millis"):
+            unit = timedelta(milliseconds=1)
+        try:
+            time = _EPOCH + self.number * unit
+        except OverflowError:
+            return False
+        if self.logical == "date":
+            return bool(shown == time.date())
+        if self.logical.startswith("time-"):
+            spec = "milliseconds" if self.logical.endswith("millis") else "microseconds"
+            inside = timedelta(0) <= time - _EPOCH < _DAY
+            return inside and bool(shown == time.time().isoformat(spec))
+        naive = shown.astimezone(UTC).replace(tzinfo=None) if shown.tzinfo else shown
+        return bool(naive == time)
+
+
 class Evolution:
     """Versions of one schema, each accepted by a strategy after those before it."""
 
@@ -49,6 +92,8 @@ class Evolution:
         self.kind = kind
         self._names = iter(range(10_000))
         fields = [self._field() for _ in range(self.rng.randint(1, 4))]
+        if self.rng.random() < 0.2:
+            fields.append({**self._field(), "name": fields[0]["name"].upper()})
         self.definitions: list[Definition] = [self._record("R", fields)]
         for _ in range(12):
             new = self._changed(self.definitions[-1])
@@ -63,11 +108,7 @@ class Evolution:
 
     def schema(self, definition: Definition) -> SchemaData:
         """Return the schema of one version."""
-        if self.kind is not SchemaType.KEY_VALUE:
-            return SchemaData(self.kind, json.dumps(definition).encode())
-        data = from_text(json.dumps({"key": "", "value": definition}))
-        types = {"key.schema.type": "STRING", "value.schema.type": "AVRO"}
-        return SchemaData(self.kind, data, {**types, "kv.encoding.type": "INLINE"})
+        return SchemaData(self.kind, json.dumps(definition).encode())
 
     def payload(self, definition: Definition, value: Any) -> bytes:
         """Return what a client sends."""
@@ -76,10 +117,11 @@ class Evolution:
         stream = io.BytesIO()
         plain = json.loads(json.dumps(definition).replace('"logicalType"', '"other"'))
         fastavro.schemaless_writer(stream, fastavro.parse_schema(plain), _written(plain, value))
-        if self.kind is SchemaType.AVRO:
-            return stream.getvalue()
-        found = stream.getvalue()
-        return b"\0\0\0\1k" + len(found).to_bytes(4, "big") + found
+        return stream.getvalue()
+
+    def shown(self, definition: Definition, value: Any) -> Any:
+        """Return what readers show of a value."""
+        return value
 
     # -- definitions -----------------------------------------------------------------------
 
@@ -99,7 +141,7 @@ class Evolution:
         return {"name": self._name(), "type": kind}
 
     def _type(self, depth: int) -> Any:
-        simple = [*_WIDER, *_WIDER, "enum", "fixed", "decimal", "fixed decimal"]
+        simple = [*_WIDER, *_WIDER, "enum", "fixed", "decimal", "fixed decimal", "logical"]
         kind = self.rng.choice([*simple, "array", "map", "record", "union"] if depth else simple)
         match kind:
             case "enum":
@@ -110,6 +152,9 @@ class Evolution:
                 return {"type": "bytes", **self._digits()}
             case "fixed decimal":
                 return {"type": "fixed", "name": self._name(), "size": 12, **self._digits()}
+            case "logical":
+                logical, number = self.rng.choice(list(_LOGICAL.items()))
+                return {"type": number, "logicalType": logical}
             case "array":
                 return {"type": "array", "items": self._type(depth - 1)}
             case "map":
@@ -153,8 +198,14 @@ class Evolution:
                 return ["null", kind]
             return self.rng.choice(_WIDER[kind])
         match kind["type"]:
+            case "int" | "long":
+                other = [name for name, number in _LOGICAL.items() if number == kind["type"]]
+                return self.rng.choice(
+                    [kind["type"], "long", {**kind, "logicalType": self.rng.choice(other)}]
+                )
             case "enum":
-                return {**kind, "symbols": [*kind["symbols"], "D"]}
+                more = f"S{len(kind['symbols'])}"
+                return {**kind, "symbols": [*kind["symbols"], more]}
             case "array":
                 return {**kind, "items": self._other(kind["items"])}
             case "map":
@@ -182,6 +233,9 @@ class Evolution:
                 size = min(size, 28)
             number = rng.randint(-(10**size) + 1, 10**size - 1)
             return Decimal(number).scaleb(-kind["scale"], _EXACT)
+        if isinstance(kind, dict) and "logicalType" in kind:
+            number = self.rng.choice([0, 1_700_000_000, 86_399_999, -1, self.value(kind["type"])])
+            return Moment(number, kind["logicalType"])
         match kind if isinstance(kind, str) else kind["type"]:
             case "null":
                 return None
@@ -215,6 +269,8 @@ def _plain(value: Any) -> Any:
     match value:
         case Member():
             return _plain(value.value)
+        case Moment():
+            return value.number
         case dict():
             return {key: _plain(item) for key, item in value.items() if item is not None}
         case list():
@@ -229,6 +285,8 @@ def _written(kind: Any, value: Any) -> Any:
         if isinstance(value, Member):
             return (members[value.number], _written(members[value.number], value.value))
         return None if value is None else _written(members[0], value)
+    if isinstance(value, Moment):
+        return value.number
     if isinstance(value, Decimal):
         number = int(value.scaleb(kind["scale"], _EXACT))
         size = kind["size"] if kind["type"] == "fixed" else number.bit_length() // 8 + 1
@@ -249,6 +307,8 @@ def for_client(kind: Any, value: Any) -> Any:
         if isinstance(value, Member):
             return (members[value.number], value.value)
         return None if value is None else for_client(members[0], value)
+    if isinstance(value, Moment):
+        return value.number
     if isinstance(kind, dict) and isinstance(value, list):
         return [for_client(kind["items"], item) for item in value]
     if isinstance(kind, dict) and kind["type"] == "map":
@@ -265,6 +325,15 @@ def is_shown(sent: Any, shown: Any) -> bool:
         return True
     if shown is None:
         return False
+    assert not isinstance(sent, Opaque), shown
+    if isinstance(sent, Moment):
+        if isinstance(shown, dict):
+            return any(is_shown(sent, item) for item in shown.values() if item is not None)
+        shown = float(shown) if isinstance(shown, Decimal) else shown
+        if isinstance(shown, float):
+            return is_shown(sent.number, shown)
+        assert sent.is_shown_as(shown), (sent, shown)
+        return True
     if isinstance(sent, Member):
         if not isinstance(shown, dict):
             return is_shown(sent.value, shown)
@@ -278,7 +347,10 @@ def is_shown(sent: Any, shown: Any) -> bool:
         return is_shown(sent.value, found)
     if isinstance(sent, dict):
         found = dict(shown) if isinstance(shown, list) else shown
-        parts = [is_shown(item, _twins(found, key)) for key, item in sent.items()]
+        parts = [
+            is_shown(item, _twins(found, key)) or (item in ([], {}) and not _columns(found, key))
+            for key, item in sent.items()
+        ]
         return all(parts)
     if isinstance(sent, list):
         assert len(sent) == len(shown), (sent, shown)
@@ -297,11 +369,14 @@ def is_shown(sent: Any, shown: Any) -> bool:
 
 def _twins(shown: dict[str, Any], name: str) -> Any:
     """Return the value of a field or of its wider twins, the widest first."""
-    found = [key for key in shown if key == name or key.startswith(f"{name}__")]
-    for key in sorted(found, reverse=True):
+    for key in sorted(_columns(shown, name), reverse=True):
         if shown[key] is not None:
             return shown[key]
     return None
+
+
+def _columns(shown: dict[str, Any], name: str) -> list[str]:
+    return [key for key in shown if key == name or key.startswith(f"{name}__")]
 
 
 def _is_nothing(shown: Any) -> bool:

@@ -11,6 +11,7 @@ from pulsark.schemas.columns import type_of_versions
 from pulsark.schemas.definition import SchemaType
 from pulsark.schemas.strategies import SchemaCompatibilityStrategy
 from pulsark.schemas.value_schemas import ValueSchema, ValueSchemas
+from tests.support.evolving_messages import KINDS, Evolving, evolution_of
 from tests.support.evolving_schemas import Evolution, is_shown
 
 S = SchemaCompatibilityStrategy
@@ -21,25 +22,23 @@ def version(number: int) -> bytes:
     return number.to_bytes(8, "big")
 
 
-@pytest.mark.parametrize("kind", [SchemaType.AVRO, SchemaType.JSON, SchemaType.KEY_VALUE])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("strategy", list(S))
 def test_each_value_is_shown_exactly_or_kept(
-    kind: SchemaType, strategy: SchemaCompatibilityStrategy
+    kind: str, strategy: SchemaCompatibilityStrategy
 ) -> None:
     for seed in range(SEEDS):
-        evolution = Evolution(seed, kind, strategy)
-        check_all(evolution)
+        check_all(evolution_of(seed, kind, strategy))
 
 
-def check_all(evolution: Evolution) -> None:
+def check_all(evolution: Evolving) -> None:
     schemas = [evolution.schema(each) for each in evolution.definitions]
     sent, payloads, versions = [], [], []
     table: list[ValueColumn] = []
     known = None
     for number, definition in enumerate(evolution.definitions):
         values = [evolution.value(definition) for _ in range(5)]
-        pair = evolution.kind is SchemaType.KEY_VALUE
-        sent += [{"key": "k", "value": value} if pair else value for value in values]
+        sent += [evolution.shown(definition, value) for value in values]
         payloads += [evolution.payload(definition, value) for value in values]
         versions += [version(number)] * len(values)
         so_far = [(version(n), each) for n, each in enumerate(schemas[: number + 1])]
