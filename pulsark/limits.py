@@ -32,6 +32,9 @@ ENTRIES_PER_TURN_MAX = 500
 TOPICS_PER_TURN_MAX = 32
 """Topics inspected in one turn of a walk over all topics: a few milliseconds at most."""
 
+SUBSCRIPTIONS_PER_TURN_MAX = 50
+"""Subscriptions of one topic that are taken up in one turn: a few milliseconds."""
+
 SUBSCRIPTIONS_AT_ONCE_MAX = 8
 """Subscriptions to which a topic hands new entries at once; the others follow in later turns."""
 

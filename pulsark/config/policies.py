@@ -27,6 +27,14 @@ class PolicySettings(StorageSettings):
     maxSubscriptionsPerTopic: int = setting(
         0, "count", "Most durable subscriptions of a topic; 0: no limit", ge=0
     )
+    subscriptionPropertiesMaxBytesPerTopic: int = setting(
+        8 << 20,
+        "bytes",
+        "Most bytes of the properties of all subscriptions of a topic together, which stay in "
+        "memory while it is loaded. Subscriptions that exist keep theirs; 0: no limit",
+        ge=0,
+        own=True,
+    )
     ttlDurationDefaultInSeconds: int = setting(
         0, "s", "A message older than this counts as acknowledged; 0: never", ge=0
     )

@@ -120,16 +120,21 @@ class Script:
         self.log: CursorLog
         self.cursors: dict[tuple[str, str], Cursor] = {}
         self.errors = 0
+        self.loading: set[str] = set()
+        """Topics whose former cursors stand for nothing, and whose new ones are on their way."""
 
     async def run(self, log: CursorLog, rounds: int) -> None:
         self.log = log
         for topic in ("t", "u"):
-            self.load(topic)
+            await self.load(topic)
         for _ in range(rounds):
             await asyncio.gather(*(self.step() for _ in range(self.rng.randint(1, 5))))
 
-    def load(self, topic: str) -> None:
-        for name, cursor in self.log.cursors(topic, LEDGERS).items():
+    async def load(self, topic: str) -> None:
+        self.loading.add(topic)
+        found = await self.log.cursors(topic, LEDGERS)
+        self.loading.remove(topic)
+        for name, cursor in found.items():
             self.cursors[topic, name] = cursor
             key = (topic, name, cursor.identity.cursor_id)
             if key not in self.promises.lives:
@@ -138,6 +143,8 @@ class Script:
 
     async def step(self) -> None:
         key = self.rng.choice(NAMES)
+        if key[0] in self.loading:
+            return
         cursor = self.cursors.get(key)
         dice = self.rng.random()
         if cursor is None:
@@ -145,8 +152,9 @@ class Script:
         elif dice < 0.03:
             await self.delete(*key, cursor)
         elif dice < 0.06:
-            self.log.unload(key[0])
-            self.load(key[0])
+            self.loading.add(key[0])
+            await self.log.unload(key[0])
+            await self.load(key[0])
         elif dice < 0.10:
             await asyncio.sleep(self.rng.random() * 2)
         else:
@@ -217,11 +225,11 @@ class Script:
         return done
 
 
-def check(log: CursorLog, promises: Promises) -> None:
+async def check(log: CursorLog, promises: Promises) -> None:
     """What the new owner finds is what was promised."""
     found: dict[tuple[str, str, int], tuple[object, ...]] = {}
     for topic in ("t", "u"):
-        for name, cursor in log.cursors(topic, LEDGERS).items():
+        for name, cursor in (await log.cursors(topic, LEDGERS)).items():
             found[topic, name, cursor.identity.cursor_id] = contents(cursor.state)
     for key, life in promises.lives.items():
         if key not in found:
@@ -281,7 +289,7 @@ def moments(seed: int) -> list[Moment]:
             for rounds, orderly in ((ROUNDS, False), (ROUNDS // 3, True)):
                 store = SteppingStore(tree, metadata_step)
                 log = await Owner(tree, [bookie], runtime, CONFIG, store).open()
-                check(log, promises)
+                await check(log, promises)
                 await Script(promises, random.Random(seed + rounds)).run(log, rounds)
                 if orderly:
                     await log.close()
@@ -300,12 +308,12 @@ def recovered(seed: int, moment: Moment, rounds: int = 4) -> None:
         async def main() -> None:
             bookie = await EmbeddedBookie.open("b", "/b/journal", "/b/ledgers", SETTINGS, runtime)
             log = await Owner(moment.tree, [bookie], runtime, CONFIG).open()
-            check(log, promises)
+            await check(log, promises)
             script = Script(Promises(), random.Random(seed))
             await script.run(log, rounds)
             await log.sync()
             assert script.errors == 0
-            check(await Owner(moment.tree, [bookie], runtime, CONFIG).open(), script.promises)
+            await check(await Owner(moment.tree, [bookie], runtime, CONFIG).open(), script.promises)
             await bookie.close()
 
         sim.run(main())

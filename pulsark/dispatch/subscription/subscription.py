@@ -18,7 +18,7 @@ from pulsark.dispatch.subscription.exclusive import Exclusive
 from pulsark.dispatch.subscription.pending import PendingEntries
 from pulsark.dispatch.subscription.seeking import Seeking
 from pulsark.dispatch.subscription.stored_topic import StoredTopic
-from pulsark.dispatch.subscription.subscription_properties import CursorProperties
+from pulsark.dispatch.subscription.subscription_properties import CursorProperties, PropertyRoom
 from pulsark.dispatch.subscription.subscription_types import change_type
 from pulsark.dispatch.subscription.takeover import Takeover
 from pulsark.errors import ClientError, ServerError
@@ -60,13 +60,19 @@ class SubscribedTopic(StoredTopic, Protocol):
 class Subscription:
     """One named subscription of one topic."""
 
-    def __init__(self, topic: SubscribedTopic, name: str, cursor: Cursor) -> None:
+    def __init__(
+        self,
+        topic: SubscribedTopic,
+        name: str,
+        cursor: Cursor,
+        room: PropertyRoom | None = None,
+    ) -> None:
         self.topic = topic
         self.name = name
         self.cursor = cursor
         self.idle_since = 0.0
         """When it was made or loaded, or when its last consumer left, by the monotonic clock."""
-        self.properties = CursorProperties(topic.name, cursor)
+        self.properties = CursorProperties(topic.name, cursor, room)
         self.totals = Totals()
         self.members = Members(name, Exclusive(), topic.run_queue, self._is_at_end)
         self.dispatcher = Dispatcher(topic, cursor, self.members)

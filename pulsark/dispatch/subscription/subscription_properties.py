@@ -9,12 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pulsark.errors import ClientError, ServerError
+from pulsark.limits import SUBSCRIPTION_PROPERTIES_BYTES_MAX
 from pulsark.runtime import new_done
 from pulsark.security.effects import Changed, report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pulsark.config.settings import Settings
     from pulsark.storage.cursor.cursor import Cursor
     from pulsark.wire.topic_name import TopicName
 
@@ -31,14 +34,54 @@ def given_properties(stored: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in stored.items() if key != _REPLICATED}
 
 
+def properties_bytes(properties: Mapping[str, str]) -> int:
+    """Return the bytes of keys and values, in UTF-8."""
+    return sum(len(text.encode()) for pair in properties.items() for text in pair)
+
+
+class PropertyRoom:
+    """The bytes that the subscriptions of one topic have for their properties."""
+
+    def __init__(self, topic: TopicName, settings: Settings) -> None:
+        self._topic = topic
+        self._settings = settings
+        self.used = 0
+
+    def check(self, name: str, wanted: Mapping[str, str], before: Mapping[str, str]) -> None:
+        """Raise ``ClientError`` if a subscription may not change its properties to these."""
+        size, had = properties_bytes(wanted), properties_bytes(before)
+        if size <= had:
+            return
+        if size > SUBSCRIPTION_PROPERTIES_BYTES_MAX:
+            raise ClientError(
+                ServerError.NotAllowedError,
+                f"The properties of subscription {name} have {size} bytes, and may have "
+                f"{SUBSCRIPTION_PROPERTIES_BYTES_MAX}; make them shorter",
+            )
+        most = self._settings.subscriptionPropertiesMaxBytesPerTopic
+        if 0 < most < self.used - had + size:
+            raise ClientError(
+                ServerError.NotAllowedError,
+                f"The properties of the subscriptions of {self._topic} would have "
+                f"{self.used - had + size} bytes with those of {name}, and may have {most}; "
+                "shorten them, delete subscriptions, or raise "
+                "subscriptionPropertiesMaxBytesPerTopic",
+            )
+
+    def change(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        """Count that properties were replaced."""
+        self.used += properties_bytes(after) - properties_bytes(before)
+
+
 class CursorProperties:
     """The properties of a subscription with a cursor."""
 
-    __slots__ = ("_cursor", "_topic")
+    __slots__ = ("_cursor", "_room", "_topic")
 
-    def __init__(self, topic: TopicName, cursor: Cursor) -> None:
+    def __init__(self, topic: TopicName, cursor: Cursor, room: PropertyRoom | None) -> None:
         self._topic = topic
         self._cursor = cursor
+        self._room = room
 
     @property
     def given(self) -> Mapping[str, str]:
@@ -60,8 +103,13 @@ class CursorProperties:
             await self._keep(cursor_properties(self.given, replicated=replicated))
 
     async def _keep(self, properties: Mapping[str, str]) -> None:
+        before = self._cursor.properties
+        if self._room is not None:
+            self._room.check(self._cursor.name, properties, before)
         durable, done = new_done()
         self._cursor.set_properties(properties, done)
+        if self._room is not None:
+            self._room.change(before, properties)
         report(Changed.SUBSCRIPTION_CHANGED, self._topic, self._cursor.name)
         await durable
 

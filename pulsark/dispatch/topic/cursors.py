@@ -28,9 +28,9 @@ class TopicCursors:
         self._log = log
         self._ledger = ledger
 
-    def found(self) -> dict[str, Cursor]:
+    async def found(self) -> dict[str, Cursor]:
         """The cursors that existed when the topic was loaded, by name."""
-        return self._log.cursors(self._ledger.topic_id, self._ledger)
+        return await self._log.cursors(self._ledger.topic_id, self._ledger)
 
     async def create(
         self, name: str, mark_delete: Position, properties: dict[str, str], by: CursorOwner
@@ -80,7 +80,7 @@ class TopicCursors:
     async def unload(self) -> None:
         """Keep none of them in memory."""
         async with self.creating:  # one that is made after this would not be unloaded
-            self._log.unload(self._ledger.topic_id)
+            await self._log.unload(self._ledger.topic_id)
 
     async def delete_all(self) -> None:
         """Delete them, durably: the topic goes."""

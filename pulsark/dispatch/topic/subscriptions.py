@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.model.interfaces import check_room
 from pulsark.dispatch.subscription.subscription import Subscription
-from pulsark.dispatch.subscription.subscription_properties import cursor_properties
+from pulsark.dispatch.subscription.subscription_properties import PropertyRoom, cursor_properties
 from pulsark.security.effects import Changed, report
 from pulsark.storage.cursor.cursor import Cursor
 from pulsark.storage.cursor.owners import (
@@ -28,6 +28,7 @@ class TopicSubscriptions:
     def __init__(self, topic: Topic) -> None:
         self.by_name: dict[str, Subscription] = {}
         self._topic = topic
+        self._property_room = PropertyRoom(topic.name, topic.settings)
 
     async def create(
         self,
@@ -63,6 +64,8 @@ class TopicSubscriptions:
                 mark_delete = topic.entries.mark_delete_before(position)
             if durable:
                 kept = cursor_properties(properties, replicated=replicated)
+                if by is CursorOwner.CLIENTS:
+                    self._property_room.check(name, kept, {})
                 try:
                     cursor = await topic.cursors.create(name, mark_delete, kept, by)
                 except asyncio.CancelledError:  # the log goes on without its caller
@@ -76,8 +79,9 @@ class TopicSubscriptions:
 
     def add(self, cursor: Cursor) -> Subscription:
         """A cursor is a subscription's from now on."""
-        subscription = Subscription(self._topic, cursor.name, cursor)
+        subscription = Subscription(self._topic, cursor.name, cursor, self._property_room)
         self.by_name[cursor.name] = subscription
+        self._property_room.change({}, cursor.properties)
         subscription.idle_since = self._topic.clock.monotonic()
         return subscription
 
@@ -99,4 +103,5 @@ class TopicSubscriptions:
     def _drop(self, subscription: Subscription) -> None:
         if self.by_name.get(subscription.name) is subscription:
             del self.by_name[subscription.name]
+            self._property_room.change(subscription.cursor.properties, {})
         subscription.close()

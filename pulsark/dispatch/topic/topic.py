@@ -7,8 +7,10 @@ A topic ties a managed ledger (what is stored) to producers (who may append) and
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.model.interfaces import CompactionStats, check_open
 from pulsark.dispatch.model.subscription_stats import Level
 from pulsark.dispatch.policies.policies import NO_DISPATCH_RATE, TopicPolicies
@@ -26,6 +28,7 @@ from pulsark.dispatch.topic.retention import TopicRetention
 from pulsark.dispatch.topic.subscriptions import TopicSubscriptions
 from pulsark.dispatch.topic.termination import Termination
 from pulsark.errors import ClientError, ServerError, StorageFullError
+from pulsark.limits import SUBSCRIPTIONS_PER_TURN_MAX
 from pulsark.metadata.resources import is_system_topic
 from pulsark.storage.cursor.owners import DEDUPLICATION_CURSOR
 from pulsark.wire.position import Position
@@ -40,9 +43,11 @@ if TYPE_CHECKING:
     from pulsark.dispatch.model.producer import Producer
     from pulsark.dispatch.producer.deduplication import Deduplication
     from pulsark.dispatch.subscription.broker_unacked import BrokerUnacked
+    from pulsark.dispatch.subscription.subscription import Subscription
     from pulsark.dispatch.topic.cache import CacheBudget
     from pulsark.rates.throttle import Throttle
     from pulsark.runtime import Runtime
+    from pulsark.storage.cursor.cursor import Cursor
     from pulsark.storage.cursor.log import CursorLog
     from pulsark.storage.delayed.delayed_buckets import DelayedBuckets, StoredBucket
     from pulsark.storage.managed_ledger.managed_ledger import ManagedLedger
@@ -77,8 +82,9 @@ class Topic:
         buckets: DelayedBuckets,
         delayed: Iterable[StoredBucket],
         policies: TopicPolicies,
+        deduplication: Cursor | None,
     ) -> None:
-        """All that has to be waited for is done; from now on the ledger tells this topic."""
+        """Its subscriptions, which ``open`` adds, are missing yet."""
         settings, clock = context.settings, context.runtime.clock
         self.name = name
         self._is_system = is_system_topic(str(name))
@@ -123,11 +129,7 @@ class Topic:
         self.deduplication: Deduplication | None = None
         """Set while it is on, by ``deduplication_switch``."""
         self.compactor = Compactor(self, context.runtime)
-        found = cursors.found()
-        self.deduplication_switch = DeduplicationSwitch(self, found.pop(DEDUPLICATION_CURSOR, None))
-        for cursor in found.values():
-            self.registry.add(cursor)
-        ledger.tell(LedgerReports(self, self.entries.cache))
+        self.deduplication_switch = DeduplicationSwitch(self, deduplication)
 
     @classmethod
     async def open(
@@ -141,11 +143,21 @@ class Topic:
     ) -> Topic:
         """A topic on a ledger that was opened for it, and that has had no append yet.
 
-        ``policies`` are asked for last: a caller that does not await first misses no change.
+        ``policies`` are asked for last: a caller that does not await first misses no change. A
+        topic with very many subscriptions takes them up in steps.
         """
         delayed = await load_buckets(str(name), buckets)
-        found = await policies()
-        topic = cls(name, context, ledger, TopicCursors(cursors, ledger), buckets, delayed, found)
+        of_topic = TopicCursors(cursors, ledger)
+        found = await of_topic.found()
+        deduplication = found.pop(DEDUPLICATION_CURSOR, None)
+        topic = cls(
+            name, context, ledger, of_topic, buckets, delayed, await policies(), deduplication
+        )
+        async for cursor in in_turns(found.values(), SUBSCRIPTIONS_PER_TURN_MAX):
+            topic.registry.add(cursor)
+        if len(found) >= SUBSCRIPTIONS_PER_TURN_MAX:
+            topic.policies = await policies()
+        ledger.tell(LedgerReports(topic, topic.entries.cache))
         topic.set_policies(topic.policies)
         return topic
 
@@ -160,7 +172,13 @@ class Topic:
             self, policies.dispatch_rate, Level.TOPIC, self.own_dispatch_limit
         )
         self._admission.policies_changed()
-        for subscription in self.subscriptions.values():
+        self.run_queue.call_all(
+            partial(self._tell_of_policies, subscription)
+            for subscription in list(self.subscriptions.values())
+        )
+
+    def _tell_of_policies(self, subscription: Subscription) -> None:
+        if self.subscriptions.get(subscription.name) is subscription and not self.closed:
             subscription.policies_changed()
 
     @property

@@ -63,7 +63,7 @@ class CursorLogs:
         bundle = await self._ownership.bundle_named(name)
         if not self._ownership.has(bundle):
             return None
-        return (await self.of_bundle(bundle)).mark_deletes(topic_id)
+        return await (await self.of_bundle(bundle)).mark_deletes(topic_id)
 
     def drop_failed(self) -> None:
         """Forget logs that stopped for good; the next request opens them anew."""

@@ -1,11 +1,13 @@
 """All cursors of a bundle, in memory: those in use as objects, the others at rest.
 
 At rest a cursor is packed records, a hundred bytes or so. A large one stays as it is: its
-bitmaps are as compact, and packing it would hold the event loop up.
+bitmaps are as compact, and packing it would hold the event loop up. A topic with very many cursors
+has them in pieces, so that nothing handles all of them in one step.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from pulsark.storage.cursor.cursor import Cursor, CursorSink, Reached
@@ -22,7 +24,14 @@ from pulsark.storage.proto import cursor_pb2 as pb
 from pulsark.wire.position import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
+    from collections.abc import (
+        AsyncIterator,
+        Container,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )  # fmt: skip
 
     from pulsark.runtime import Clock
 
@@ -30,6 +39,9 @@ LARGE = 10_000
 """Acknowledged entries and masks from which on a cursor is not packed."""
 
 _CURSORS_A_STEP = 64
+
+PIECE_BYTES = 64 << 10
+"""A piece of packed cursors ends once it is this long; unpacking one takes about a millisecond."""
 
 
 class SavedCursor:
@@ -54,6 +66,11 @@ class SavedCursor:
         """Whether packing it takes long."""
         return self.acked.count + len(self.acked.masks) > LARGE
 
+    @property
+    def properties_bytes(self) -> int:
+        """About the bytes of the properties."""
+        return sum(map(len, self.properties)) + sum(map(len, self.properties.values()))
+
     def apply(self, record: pb.Record) -> None:
         """Take in what a record says."""
         if record.HasField("properties"):
@@ -70,8 +87,11 @@ class SavedCursor:
         return snapshot_records(self.identity, self.properties, self.acked)
 
 
-AtRest = bytes | list[SavedCursor]
-"""The cursors of a topic that is not loaded; never changed."""
+Piece = bytes | SavedCursor
+"""Some packed cursors, or a large one."""
+
+AtRest = bytes | list[Piece]
+"""The cursors of a topic that is not loaded, in one piece or several; never changed."""
 
 
 class CursorTable:
@@ -92,31 +112,70 @@ class CursorTable:
         self.next_cursor_id += 1
         return CursorIdentity(self.next_cursor_id - 1, topic_id, subscription, now_ms)
 
-    def load(self, topic_id: str, ledgers: Ledgers, clock: Clock, sink: CursorSink) -> list[Cursor]:
-        """Make the objects of a topic, which must not be loaded."""
-        cursors = []
-        for saved in _saved(self._at_rest.pop(topic_id, b"")):
-            state = CursorState.of(saved.acked, ledgers)
-            cursor = Cursor(saved.identity, state, saved.properties, clock, sink)
-            cursor.durably_reached = Reached(saved.acked.era, saved.acked.mark_delete)
-            cursors.append(cursor)
+    async def load(
+        self, topic_id: str, ledgers: Ledgers, clock: Clock, sink: CursorSink
+    ) -> list[Cursor]:
+        """Make the objects of a topic, which must not be loaded, in steps.
+
+        The cursors are at rest until the last step. Nothing else may load or unload the topic
+        meanwhile.
+        """
+        while True:
+            at_rest = self._at_rest.get(topic_id, b"")
+            cursors = []
+            for piece in _pieces(at_rest):
+                for saved in _unpacked(piece):
+                    state = CursorState.of(saved.acked, ledgers)
+                    cursor = Cursor(saved.identity, state, saved.properties, clock, sink)
+                    cursor.durably_reached = Reached(saved.acked.era, saved.acked.mark_delete)
+                    cursors.append(cursor)
+                if piece is not at_rest:
+                    await asyncio.sleep(0)
+            if self._at_rest.get(topic_id, b"") is at_rest:
+                break
+        self._at_rest.pop(topic_id, None)
         self._loaded[topic_id] = {cursor.name: cursor for cursor in cursors}
         return cursors
 
     def unload(self, topic_id: str) -> list[Cursor]:
-        """Lay the cursors of a topic to rest; returns the objects, which are of no more use."""
+        """Lay the cursors of a topic to rest; returns the objects, which are of no more use.
+
+        ``pack`` should follow.
+        """
         cursors = list(self._loaded.pop(topic_id, {}).values())
         if cursors:
-            self._at_rest[topic_id] = _at_rest([SavedCursor.of(cursor) for cursor in cursors])
+            self._at_rest[topic_id] = [SavedCursor.of(cursor) for cursor in cursors]
         return cursors
+
+    async def pack(self, topic_id: str) -> None:
+        """Make the cursors of a topic small, in steps, unless something changes them meanwhile."""
+        at_rest = self._at_rest.get(topic_id, b"")
+        packed: list[Piece] = []
+        small: list[SavedCursor] = []
+        size = 0
+        for piece in _pieces(at_rest):
+            if isinstance(piece, bytes) or piece.large:
+                packed.append(piece)
+                continue
+            small.append(piece)
+            size += piece.properties_bytes
+            if size >= PIECE_BYTES or len(small) >= _CURSORS_A_STEP:
+                packed.append(_packed_cursors(small))
+                small, size = [], 0
+                await asyncio.sleep(0)
+        if small:
+            packed.append(_packed_cursors(small))
+        if self._at_rest.get(topic_id) is at_rest:
+            self._at_rest[topic_id] = _at_rest(packed)
 
     def loaded(self, topic_id: str) -> dict[str, Cursor] | None:
         """The objects of a topic by subscription, or ``None`` if it is not loaded."""
         return self._loaded.get(topic_id)
 
-    def saved(self, topic_id: str) -> list[SavedCursor]:
-        """The cursors of a topic that is not loaded."""
-        return _saved(self._at_rest.get(topic_id, b""))
+    def saved(self, topic_id: str) -> Iterator[SavedCursor]:
+        """The cursors of a topic that is not loaded, unpacked piece by piece."""
+        for piece in _pieces(self._at_rest.get(topic_id, b"")):
+            yield from _unpacked(piece)
 
     def subscriptions(self, topic_id: str) -> list[str]:
         """Sorted names of the cursors of a topic, loaded or not."""
@@ -134,12 +193,31 @@ class CursorTable:
         if topic_id in self._loaded:
             cursor = self._loaded[topic_id].pop(subscription, None)
             return None if cursor is None else cursor.identity.cursor_id
-        saved = {s.identity.subscription: s for s in self.saved(topic_id)}
-        gone = saved.pop(subscription, None)
-        self._at_rest.pop(topic_id, None)
-        if saved:
-            self._at_rest[topic_id] = _at_rest(list(saved.values()))
-        return None if gone is None else gone.identity.cursor_id
+        kept: list[Piece] = []
+        removed = None
+        for piece in _pieces(self._at_rest.get(topic_id, b"")):
+            saved = {found.identity.subscription: found for found in _unpacked(piece)}
+            if (gone := saved.pop(subscription, None)) is None:
+                kept.append(piece)
+                continue
+            removed = gone.identity.cursor_id
+            if saved:
+                kept.append(_packed_cursors(list(saved.values())))
+        if removed is not None:
+            del self._at_rest[topic_id]
+            if kept:
+                self._at_rest[topic_id] = _at_rest(kept)
+        return removed
+
+    async def remove_topic(self, topic_id: str) -> AsyncIterator[list[int]]:
+        """Remove the cursors of a topic that is not loaded; gives their ids, in steps."""
+        while (at_rest := self._at_rest.get(topic_id)) is not None:
+            first, *others = _pieces(at_rest)
+            del self._at_rest[topic_id]
+            if others:
+                self._at_rest[topic_id] = _at_rest(others)
+            yield [saved.identity.cursor_id for saved in _unpacked(first)]
+            await asyncio.sleep(0)
 
     def records(self, but_for: Container[str] = ()) -> Iterator[pb.Record]:
         """A snapshot of everything, ``but_for`` some topics by their ids.
@@ -149,23 +227,33 @@ class CursorTable:
         meanwhile may be left out.
         """
         for topic_id in [*self._at_rest, *self._loaded]:
-            if topic_id in but_for:
-                continue
-            at_rest = self._at_rest.get(topic_id)
-            for saved in _saved(at_rest or b""):
-                if self._at_rest.get(topic_id) is at_rest:
-                    yield from saved.records()
-                else:
-                    yield from self._records_of(topic_id, saved.identity.subscription)
-            for name in list(self._loaded.get(topic_id, ())) if at_rest is None else ():
-                yield from self._records_of(topic_id, name)
+            if topic_id not in but_for:
+                yield from self._records_of(topic_id)
 
-    def _records_of(self, topic_id: str, name: str) -> Iterator[pb.Record]:
-        loaded = self._loaded.get(topic_id)
-        if loaded is not None:
-            return SavedCursor.of(loaded[name]).records() if name in loaded else iter(())
-        found = [saved for saved in self.saved(topic_id) if saved.identity.subscription == name]
-        return found[0].records() if found else iter(())
+    def _records_of(self, topic_id: str) -> Iterator[pb.Record]:
+        done: set[int] = set()
+        while True:
+            at_rest, loaded = self._at_rest.get(topic_id), self._loaded.get(topic_id)
+            if at_rest is None and loaded is None:
+                return
+            found = self.saved(topic_id) if at_rest is not None else _now(loaded or {})
+            for saved in found:
+                if self._at_rest.get(topic_id) is not at_rest:
+                    break
+                if self._loaded.get(topic_id) is not loaded:
+                    break
+                if saved.identity.cursor_id not in done:
+                    done.add(saved.identity.cursor_id)
+                    yield from saved.records()
+            else:
+                return
+
+
+def _now(loaded: Mapping[str, Cursor]) -> Iterator[SavedCursor]:
+    """The cursors of a loaded topic, each as it is when its turn comes."""
+    for name in list(loaded):
+        if name in loaded:
+            yield SavedCursor.of(loaded[name])
 
 
 class Replay:
@@ -204,14 +292,12 @@ class Replay:
         for cursor_id in sorted(self._untouched):
             topic_id, records = self._untouched[cursor_id]
             packed.setdefault(topic_id, []).append(records)
-        large: dict[str, list[SavedCursor]] = {}
-        for saved in self._saved.values():
-            large.setdefault(saved.identity.topic_id, []).append(saved)
-        at_rest: dict[str, AtRest] = {
-            topic_id: b"".join(pieces) for topic_id, pieces in packed.items()
+        pieces: dict[str, list[Piece]] = {
+            topic_id: _joined(records) for topic_id, records in packed.items()
         }
-        for topic_id, cursors in large.items():
-            at_rest[topic_id] = [*_saved(at_rest.get(topic_id, b"")), *cursors]
+        for saved in self._saved.values():
+            pieces.setdefault(saved.identity.topic_id, []).append(saved)
+        at_rest = {topic_id: _at_rest(found) for topic_id, found in pieces.items()}
         return CursorTable(at_rest, self._next_cursor_id)
 
     def _apply(self, record: pb.Record) -> None:
@@ -232,14 +318,40 @@ class Replay:
     def _thaw(self, cursor_id: int) -> SavedCursor:
         saved = self._saved.get(cursor_id)
         if saved is None:
-            (saved,) = _saved(self._untouched.pop(cursor_id)[1])
+            (saved,) = _unpacked(self._untouched.pop(cursor_id)[1])
             self._saved[cursor_id] = saved
         return saved
 
 
-def _at_rest(cursors: list[SavedCursor]) -> AtRest:
-    if any(saved.large for saved in cursors):
-        return cursors
+def _at_rest(pieces: list[Piece]) -> AtRest:
+    if len(pieces) == 1 and isinstance(pieces[0], bytes):
+        return pieces[0]
+    return pieces
+
+
+def _pieces(at_rest: AtRest) -> Sequence[Piece]:
+    if isinstance(at_rest, list):
+        return at_rest
+    return (at_rest,) if at_rest else ()
+
+
+def _joined(packed: list[bytes]) -> list[Piece]:
+    """Packed cursors as few pieces."""
+    pieces: list[Piece] = []
+    some: list[bytes] = []
+    size = 0
+    for records in packed:
+        some.append(records)
+        size += len(records)
+        if size >= PIECE_BYTES:
+            pieces.append(b"".join(some))
+            some, size = [], 0
+    if some:
+        pieces.append(b"".join(some))
+    return pieces
+
+
+def _packed_cursors(cursors: list[SavedCursor]) -> bytes:
     return _packed(record for saved in cursors for record in saved.records())
 
 
@@ -248,13 +360,12 @@ def _packed(records: Iterable[pb.Record]) -> bytes:
     return pb.Batch(version=VERSION, records=records).SerializeToString()
 
 
-def _saved(at_rest: AtRest) -> list[SavedCursor]:
-    if isinstance(at_rest, list):
-        return at_rest
+def _unpacked(piece: Piece) -> Sequence[SavedCursor]:
+    if isinstance(piece, SavedCursor):
+        return (piece,)
     found: dict[int, SavedCursor] = {}
-    if at_rest:
-        for record in unpack(at_rest).records:
-            if record.cursor_id not in found:
-                found[record.cursor_id] = SavedCursor(identity_of(record))
-            found[record.cursor_id].apply(record)
+    for record in unpack(piece).records:
+        if record.cursor_id not in found:
+            found[record.cursor_id] = SavedCursor(identity_of(record))
+        found[record.cursor_id].apply(record)
     return list(found.values())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from pulsark.errors import StorageError
 from pulsark.runtime import Done, Runtime, new_done
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _READ_BYTES = 4 << 20
+_CURSORS_A_STEP = 500
 UNTOLD_CHANGES_MAX = 4096
 """More are not left for the flush interval: one turn of the loop has to write them."""
 
@@ -74,6 +76,8 @@ class CursorLog:
         self._flush_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._creating: dict[tuple[str, str], asyncio.Task[Cursor]] = {}
+        self._moving: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By topic id. Held while its cursors are loaded or unloaded, maybe in several steps."""
 
     @classmethod
     async def open(
@@ -121,14 +125,24 @@ class CursorLog:
 
     # -- cursors -----------------------------------------------------------------------------
 
-    def cursors(self, topic_id: str, ledgers: Ledgers) -> dict[str, Cursor]:
+    async def cursors(self, topic_id: str, ledgers: Ledgers) -> dict[str, Cursor]:
         """The durable cursors of a topic by subscription name.
 
         They are in use until ``unload``; objects that an earlier call returned no longer stand
-        for them.
+        for them. Very many are made in steps.
         """
-        self.unload(topic_id)
-        cursors = self._table.load(topic_id, ledgers, self._clock, self)
+        async with self._alone_with(topic_id):
+            return await self._load(topic_id, ledgers)
+
+    def _alone_with(self, topic_id: str) -> asyncio.Lock:
+        lock = self._moving.get(topic_id)
+        if lock is None:
+            lock = self._moving[topic_id] = asyncio.Lock()
+        return lock
+
+    async def _load(self, topic_id: str, ledgers: Ledgers) -> dict[str, Cursor]:
+        await self._unload(topic_id)
+        cursors = await self._table.load(topic_id, ledgers, self._clock, self)
         self._expect_again(cursors)
         return {cursor.name: cursor for cursor in cursors}
 
@@ -146,25 +160,32 @@ class CursorLog:
         else:
             self._dirty.update({cursor.identity.cursor_id: cursor for cursor in cursors})
 
-    def unload(self, topic_id: str) -> None:
+    async def unload(self, topic_id: str) -> None:
         """Drop the objects of a topic. What they hold is in memory, packed, and will be written."""
+        async with self._alone_with(topic_id):
+            await self._unload(topic_id)
+
+    async def _unload(self, topic_id: str) -> None:
         if self._table.loaded(topic_id) is None:
             return
         self._flush()
         for cursor in self._table.unload(topic_id):
             self._dirty.pop(cursor.identity.cursor_id, None)
             cursor.detach()
+        await self._table.pack(topic_id)
 
     def subscriptions(self, topic_id: str) -> list[str]:
         """Names of the durable subscriptions of a topic, in use or not, sorted."""
         return self._table.subscriptions(topic_id)
 
-    def mark_deletes(self, topic_id: str) -> dict[str, Position]:
+    async def mark_deletes(self, topic_id: str) -> dict[str, Position]:
         """The mark-delete positions of a topic that is not in use, by subscription name."""
-        return {
-            saved.identity.subscription: saved.acked.mark_delete
-            for saved in self._table.saved(topic_id)
-        }
+        found = {}
+        for number, saved in enumerate(self._table.saved(topic_id), 1):
+            found[saved.identity.subscription] = saved.acked.mark_delete
+            if number % _CURSORS_A_STEP == 0:
+                await asyncio.sleep(0)
+        return found
 
     async def create(
         self,
@@ -183,10 +204,12 @@ class CursorLog:
         """
         check_owner(name, by)
         key = (topic_id, name)
+        if self._table.loaded(topic_id) is None:
+            async with self._alone_with(topic_id):
+                if self._table.loaded(topic_id) is None:
+                    await self._load(topic_id, ledgers)
         if key not in self._creating:
-            loaded = self._table.loaded(topic_id)
-            if loaded is None:
-                loaded = self.cursors(topic_id, ledgers)
+            loaded = self._table.loaded(topic_id) or {}
             if name in loaded:
                 return loaded[name]
             if by is CursorOwner.CLIENTS:
@@ -241,8 +264,14 @@ class CursorLog:
 
     async def delete_topic(self, topic_id: str) -> None:
         """Delete all cursors of a topic, durably."""
-        for name in self.subscriptions(topic_id):
+        for number, name in enumerate(list(self._table.loaded(topic_id) or ()), 1):
             self._forget(topic_id, name)
+            if number % _CURSORS_A_STEP == 0:
+                self._flush()
+                await asyncio.sleep(0)
+        async for ids in self._table.remove_topic(topic_id):
+            self._deleted += ids
+            self._flush()
         await self.sync()
 
     def _forget(self, topic_id: str, name: str) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from unittest.mock import patch
 
 import pytest
 
+from pulsark.dispatch.subscription.subscription import Subscription
+from pulsark.dispatch.topic.topic import Topic
 from pulsark.errors import ClientError, ServerError
+from pulsark.limits import SUBSCRIPTION_PROPERTIES_BYTES_MAX, SUBSCRIPTIONS_PER_TURN_MAX
 from pulsark.storage.cursor.owners import CursorOwner
 from pulsark.wire.position import EARLIEST, LATEST, Position
 from tests.support.broker_clients import NAME, TOPIC, Client, scenario
@@ -101,3 +106,57 @@ async def test_a_non_persistent_topic_has_no_more_subscriptions_either(broker) -
     assert await Client(broker).subscribe(name, "a") == 0
     assert await Client(broker).subscribe(name, "b") == ServerError.NotAllowedError
     assert await Client(broker).subscribe(name, "pulsar.dedup") == ServerError.ProducerBusy
+
+
+@scenario(subscriptionPropertiesMaxBytesPerTopic=100)
+async def test_the_properties_of_all_subscriptions_together_are_bounded(broker) -> None:
+    await Client(broker).produce(TOPIC, 1)
+    registry = broker.broker.topics.get_loaded(NAME).registry
+    first = await registry.create("a", EARLIEST, {"k": "v" * 59}, durable=True)
+    with pytest.raises(ClientError, match="subscriptionPropertiesMaxBytesPerTopic") as refused:
+        await registry.create("b", EARLIEST, {"k": "v" * 59}, durable=True)
+    assert refused.value.code is ServerError.NotAllowedError
+    second = await registry.create("b", EARLIEST, {"k": "v" * 39}, durable=True)
+    with pytest.raises(ClientError, match="would have 101 bytes"):
+        await second.properties.replace({"k": "v" * 40})
+    await first.properties.replace({"k": "v" * 58})
+    await second.properties.replace({"k": "v" * 40})
+    await registry.delete(first)
+    await second.properties.replace({"k": "v" * 99})
+    await broker.broker.topics.unload(NAME)
+    registry = (await broker.broker.topics.load(NAME)).registry
+    with pytest.raises(ClientError, match="would have 102 bytes"):
+        await registry.create("c", EARLIEST, {"k": "v"}, durable=True)
+
+
+@scenario(subscriptionPropertiesMaxBytesPerTopic=0)
+async def test_the_properties_of_one_subscription_are_bounded_at_every_door(broker) -> None:
+    await Client(broker).produce(TOPIC, 1)
+    registry = broker.broker.topics.get_loaded(NAME).registry
+    too_many = {"k": "v" * SUBSCRIPTION_PROPERTIES_BYTES_MAX}
+    with pytest.raises(ClientError, match="make them shorter"):
+        await registry.create("a", EARLIEST, too_many, durable=True)
+    subscription = await registry.create("a", EARLIEST, {}, durable=True)
+    with pytest.raises(ClientError, match="make them shorter"):
+        await subscription.properties.replace(too_many)
+
+
+@scenario()
+async def test_a_topic_with_many_subscriptions_is_loaded_in_steps(broker) -> None:
+    await Client(broker).produce(TOPIC, 1)
+    registry = broker.broker.topics.get_loaded(NAME).registry
+    count = 4 * SUBSCRIPTIONS_PER_TURN_MAX
+    for number in range(count):
+        await registry.create(f"s{number}", EARLIEST, {}, durable=True)
+    await broker.broker.topics.unload(NAME)
+    largest = before = 0
+    loading = asyncio.ensure_future(broker.broker.topics.load(NAME))
+    made = []
+    with patch.object(Subscription, "policies_changed", lambda self: made.append(self)):
+        while not loading.done():
+            await asyncio.sleep(0)
+            topics = [t for t in gc.get_objects() if isinstance(t, Topic) and not t.closed]
+            now = max((len(topic.subscriptions) for topic in topics), default=0)
+            largest, before = max(largest, now - before), now
+    assert len(loading.result().subscriptions) == len(made) == count
+    assert largest == SUBSCRIPTIONS_PER_TURN_MAX

@@ -80,8 +80,8 @@ def test_every_moment_is_found_again(seed: int) -> None:
         async def main() -> None:
             for _ in range(3):  # owners, the next one after a crash
                 log = await world.open()
-                cursors = dict(log.cursors("t", LEDGERS))
-                log.cursors("other", LEDGERS)
+                cursors = dict(await log.cursors("t", LEDGERS))
+                await log.cursors("other", LEDGERS)
                 for _ in range(60):
                     name = rng.choice("abc")
                     await log.create("other", name, EARLIEST, {}, LEDGERS)

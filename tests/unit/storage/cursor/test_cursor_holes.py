@@ -66,7 +66,7 @@ class World:
         return await Owner(self._tree, [self.bookie], runtime, config).open()
 
     async def reload(self) -> Cursor:
-        return (await self.open()).cursors("t", self.ledgers)["s"]
+        return (await (await self.open()).cursors("t", self.ledgers))["s"]
 
     async def with_holes(self) -> tuple[CursorLog, Cursor]:
         """A cursor right after a snapshot of all its holes."""
@@ -75,7 +75,7 @@ class World:
         cursor.ack([(position_of(place), None, None) for place in self.acked])
         await log.close()
         log = await self.open()
-        cursor = log.cursors("t", self.ledgers)["s"]
+        cursor = (await log.cursors("t", self.ledgers))["s"]
         assert cursor.state.count == HOLES
         await log.create("t", "other", EARLIEST, {}, self.ledgers)
         return log, cursor

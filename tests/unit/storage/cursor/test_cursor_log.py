@@ -106,7 +106,7 @@ class World:
         return await log.create(topic, name, EARLIEST, {}, self.ledgers)
 
     async def reload(self, name: str = "s", topic: str = "t") -> Cursor:
-        return (await self.open()).cursors(topic, self.ledgers)[name]
+        return (await (await self.open()).cursors(topic, self.ledgers))[name]
 
 
 @pytest.fixture
@@ -371,11 +371,11 @@ def test_a_topic_unloaded_and_loaded_keeps_its_cursors(world: World) -> None:
         cursor = await world.create(log)
         world.bookie.held = True
         cursor.ack([(P(10, 0), None, None)], world.answer("early"))
-        log.unload("t")
+        await log.unload("t")
         cursor.ack([(P(10, 1), None, None)], world.answer("late"))
         await turns()
         assert world.answers == [("late", StorageError)]
-        again = log.cursors("t", world.ledgers)["s"]
+        again = (await log.cursors("t", world.ledgers))["s"]
         assert again.mark_delete == P(10, 0)
         assert again.trim_position == EARLIEST, "not durable yet"
         world.bookie.held = False
@@ -492,7 +492,7 @@ async def after_crash(world: World) -> list[Cursor]:
     """The cursors as a new owner would find them now, without disturbing this one."""
     tree, bookie = copied(world)
     log = await Owner(tree, [bookie], world.runtime, world.config).open()
-    return list(log.cursors("t", world.ledgers).values())
+    return list((await log.cursors("t", world.ledgers)).values())
 
 
 def copied(world: World) -> tuple[MemoryTree, MemoryBookie]:
@@ -548,7 +548,7 @@ def test_cursors_come_and_go_while_a_snapshot_is_written(
             (await world.create(log, name)).ack([(p, None, None) for p in acked])
         await log.sync()
         if change == "delete unloaded":
-            log.unload("t")
+            await log.unload("t")
         fail_ledger(world, world.record()["ledgerId"])
         creating = asyncio.create_task(log.create("u", str(delay), EARLIEST, {}, world.ledgers))
         await turns(delay)
@@ -561,9 +561,9 @@ def test_cursors_come_and_go_while_a_snapshot_is_written(
             (await world.create(log, "d")).ack([(p, None, None) for p in acked])
             expected.add("d")
         else:
-            log.unload("t")
+            await log.unload("t")
         if change == "reload":
-            log.cursors("t", world.ledgers)["c"].ack([(P(0, 0), None, None)])
+            (await log.cursors("t", world.ledgers))["c"].ack([(P(0, 0), None, None)])
         await log.sync()
         await creating
         await turns(60)

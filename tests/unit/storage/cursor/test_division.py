@@ -91,10 +91,10 @@ def test_each_cursor_is_in_its_part_as_it_was(seed: int) -> None:
                 cursor = await log.create(topic, name, EARLIEST, {"of": topic}, LEDGERS)
                 for _ in range(rng.randrange(20)):
                     cursor.ack([(rng.choice(LEDGERS.positions()), None, None)])
-        before = {topic: state(log.cursors(topic, LEDGERS)) for topic in topics}
+        before = {topic: state(await log.cursors(topic, LEDGERS)) for topic in topics}
         for topic in topics:
             if rng.random() < 0.5:
-                log.unload(topic)
+                await log.unload(topic)
         places = {topic: rng.choice(("first", "second", "unknown")) for topic in topics}
         elsewhere = {p: {t for t in topics if places[t] == p} for p in ("first", "second")}
         parts = Part(FIRST, elsewhere["second"]), Part(SECOND, elsewhere["first"])
@@ -104,7 +104,7 @@ def test_each_cursor_is_in_its_part_as_it_was(seed: int) -> None:
             part = await world.open(bundle)
             for topic in topics:
                 there = places[topic] in (place, "unknown")
-                assert state(part.cursors(topic, LEDGERS)) == (before[topic] if there else {})
+                assert state(await part.cursors(topic, LEDGERS)) == (before[topic] if there else {})
             await part.create("new", "s", EARLIEST, {}, LEDGERS)
             again = await world.open(bundle)
             assert again.subscriptions("new") == ["s"]
@@ -124,7 +124,7 @@ def test_who_stops_before_the_commit_leaves_nothing_behind() -> None:
         divided = await world.divided(log, Part(FIRST, ()), Part(SECOND, ()))
         assert len(world.ledgers()) == len(before) + 2
         again = await world.open()
-        assert again.cursors("t", LEDGERS)["s"].state.mark_delete == Position(3, 0)
+        assert (await again.cursors("t", LEDGERS))["s"].state.mark_delete == Position(3, 0)
         assert world.ledgers() == before
         metadata = world.owner().metadata
         changes = await divided.changes(metadata, world.config, world.runtime)
@@ -170,7 +170,7 @@ def test_the_past_of_the_whole_is_that_of_its_parts_and_of_their_parts() -> None
             await asyncio.sleep(1)
         await world.split(log, Part(FIRST, ()), Part(SECOND, ()))
         second = await world.open(SECOND)
-        await rolled(second, second.cursors("t", LEDGERS)["s"])
+        await rolled(second, (await second.cursors("t", LEDGERS))["s"])
         await world.split(second, *(Part(quarter, ()) for quarter in QUARTERS))
         for bundle in (FIRST, *QUARTERS):
             part = await world.open(bundle)
@@ -192,7 +192,7 @@ def test_only_the_first_part_deletes_the_past() -> None:
         await world.split(log, Part(FIRST, ()), Part(SECOND, ()))
         first, second = await world.open(FIRST), await world.open(SECOND)
         for part, is_there in ((second, True), (first, False)):
-            cursor = part.cursors("t", LEDGERS)["s"]
+            cursor = (await part.cursors("t", LEDGERS))["s"]
             while part.known_since <= at_ms:
                 await rolled(part, cursor)
                 cursor.reset(Position(3, 0))
@@ -212,7 +212,7 @@ def test_a_past_that_another_part_deleted_is_not_known() -> None:
         await asyncio.sleep(1)
         await world.split(log, Part(FIRST, ()), Part(SECOND, ()))
         first = await world.open(FIRST)
-        cursor = first.cursors("t", LEDGERS)["s"]
+        cursor = (await first.cursors("t", LEDGERS))["s"]
         while first.known_since <= at_ms:
             await rolled(first, cursor)
             cursor.reset(Position(3, 0))

@@ -62,7 +62,7 @@ def test_a_cursor_ledger_that_others_close(lost: bool, idle: bool) -> None:
         await log.sync()
         assert log.failed is None
         again = await Owner(tree, bookies, runtime, CursorLogConfig()).open()
-        [found] = again.cursors("t", TOPIC).values()
+        [found] = (await again.cursors("t", TOPIC)).values()
         acked = [n for n in range(4) if found.state.is_acked(P(10, n))]
         assert acked == ([0, 2] if idle else [0, 1, 2])
 
