@@ -10,14 +10,14 @@ from pulsark.dispatch.topics.topic_lists import ByPattern, TopicList
 from pulsark.dispatch.topics.topic_names import in_order
 from pulsark.dispatch.topics.topic_pattern import TopicPattern
 from pulsark.errors import ClientError, PulsarkError, ServerError
-from pulsark.limits import TOPIC_WATCHERS_PER_CONNECTION_MAX
+from pulsark.limits import TOPIC_NAMES_PER_TURN, TOPIC_WATCHERS_PER_CONNECTION_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_fields import TopicsField, frame_with_topics
 from pulsark.wire.topic_name import TopicName, parse_namespace
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.connection.connection import Connection
@@ -226,24 +226,19 @@ def watch_topics(connection: Connection, command: Command) -> None:
         """Changes from before the answer was sent."""
 
         def updated(new: list[str], deleted: list[str], topics_hash: str) -> None:
-            change = Command(type=Command.WATCH_TOPIC_UPDATE)
-            update = change.watchTopicUpdate
-            update.watcher_id = request.watcher_id
-            update.new_topics.extend(new)
-            update.deleted_topics.extend(deleted)
-            update.topics_hash = topics_hash
-            if early is None:
-                connection.output.send(change)
-            else:
-                early.append(change)
+            for change in _topic_updates(request.watcher_id, new, deleted, topics_hash):
+                if early is None:
+                    connection.output.send(change)
+                else:
+                    early.append(change)
 
         async with connection.output.large_answer():
             if len(watchers) >= most and request.watcher_id not in watchers:
                 raise ClientError(
                     ServerError.TooManyRequests, f"A connection may watch {most} topic lists"
                 )
-            await connection.broker.catalog.require_namespace(namespace)
             feeds = connection.broker.topic_feeds
+            # As in Pulsar, the namespace need not exist yet.
             watcher = await feeds.of(namespace).watch(ByPattern(pattern), updated)
             connection.opened.drop_watcher(request.watcher_id)
             watchers[request.watcher_id] = watcher
@@ -254,12 +249,31 @@ def watch_topics(connection: Connection, command: Command) -> None:
             success.topics_hash = watcher.found.hash
             known = request.topics_hash == success.topics_hash
             topics = [] if known else await feeds.encoded(watcher.found, TopicsField.WATCHED)
-            connection.output.send_frame(frame_with_topics(reply, TopicsField.WATCHED, topics))
+            try:
+                connection.output.send_frame(frame_with_topics(reply, TopicsField.WATCHED, topics))
+            except ClientError:
+                connection.opened.drop_watcher(request.watcher_id)
+                raise
             waiting, early = early or [], None
             for change in waiting:
                 connection.output.send(change)
 
     connection.requests.run(answer(), request.request_id)
+
+
+def _topic_updates(
+    watcher_id: int, new: list[str], deleted: list[str], topics_hash: str
+) -> Iterator[Command]:
+    """Tell of changed topics in commands of bounded size, each with the hash after all of them."""
+    step = TOPIC_NAMES_PER_TURN
+    for start in range(0, max(len(new), len(deleted)), step):
+        change = Command(type=Command.WATCH_TOPIC_UPDATE)
+        update = change.watchTopicUpdate
+        update.watcher_id = watcher_id
+        update.new_topics.extend(new[start : start + step])
+        update.deleted_topics.extend(deleted[start : start + step])
+        update.topics_hash = topics_hash
+        yield change
 
 
 def unwatch_topics(connection: Connection, command: Command) -> None:

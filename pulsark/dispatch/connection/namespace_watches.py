@@ -20,7 +20,7 @@ from pulsark.wire.layout_fields import added_frame, snapshot_frame
 from pulsark.wire.topic_fields import TopicsField
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from pulsark.dispatch.connection.output import Output
     from pulsark.dispatch.topics.topic_lists import (
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     )
 
 Command = pb.BaseCommand
+
+_HEAD_BYTES = 1024
+"""More than a frame has beside its topics."""
 
 _HASH_CHARS_MAX = 64
 """Longer than any that a client has from somewhere."""
@@ -100,7 +103,7 @@ class NamespaceWatch:
         if first is not None and first.hash != self._known:
             make = snapshot_frame
             pieces = await self._feeds.encoded(first, TopicsField.SNAPSHOT)
-            for topics in _frames(pieces, frame_bytes_max):
+            for topics in _frames(pieces, frame_bytes_max - _HEAD_BYTES):
                 if not self.closed:
                     output.send_frame(make(self.watch_id, topics))
                 make = added_frame
@@ -139,11 +142,19 @@ class NamespaceWatches:
     """The watches of one client, each by the id that the client gave it."""
 
     def __init__(
-        self, output: Output, feeds: TopicFeeds, tell: Callable[[NamespaceWatch], None]
+        self,
+        output: Output,
+        feeds: TopicFeeds,
+        require: Callable[[str], Awaitable[None]],
+        tell: Callable[[NamespaceWatch], None],
     ) -> None:
-        """``tell`` lets a watch speak as soon as the client has read what it was told before."""
+        """``tell`` lets a watch speak as soon as the client has read what it was told before.
+
+        ``require`` raises ``ClientError`` for a namespace that does not exist.
+        """
         self._output = output
         self._feeds = feeds
+        self._require = require
         self._tell = tell
         self._watches: dict[int, NamespaceWatch] = {}
         self._opening = asyncio.Lock()
@@ -174,6 +185,7 @@ class NamespaceWatches:
         """Find out what there is, or raise."""
         try:
             async with self._opening:
+                await self._require(watch.namespace)
                 if not watch.closed:
                     await watch.open(self._feeds, selector)
         except BaseException:

@@ -9,11 +9,16 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from pulsark.limits import UNREAD_OUTPUT_BYTES_COUNTED, UNREAD_OUTPUT_BYTES_MAX
+from pulsark.errors import ClientError, ServerError
+from pulsark.limits import (
+    FRAME_OVERHEAD_BYTES,
+    UNREAD_OUTPUT_BYTES_COUNTED,
+    UNREAD_OUTPUT_BYTES_MAX,
+)
 from pulsark.wire.frames import encode_command
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from pulsark.dispatch.output_buffer import OutputBuffer
     from pulsark.wire import pulsar_pb2 as pb
@@ -47,6 +52,7 @@ class Output:
         self._transport = transport
         self._on_write = on_write
         self._on_room = on_room
+        self._frame_bytes_max = max_message_size + FRAME_OVERHEAD_BYTES
         self._unread_max = 2 * UNREAD_OUTPUT_BYTES_MAX + max_message_size
         self._loop = asyncio.get_running_loop()
         self._pieces: list[bytes] = []
@@ -63,8 +69,18 @@ class Output:
         if not self.closed:
             self.write(encode_command(command))
 
-    def send_frame(self, pieces: Iterable[bytes]) -> None:
-        """Queue a frame that is encoded already."""
+    def send_frame(self, pieces: Sequence[bytes]) -> None:
+        """Queue a frame that is encoded already.
+
+        Raises ``ClientError`` if it is too large: clients close the connection on such a frame.
+        """
+        size = sum(map(len, pieces))
+        if size > self._frame_bytes_max:
+            raise ClientError(
+                ServerError.NotAllowedError,
+                f"The answer has {size} bytes, and a frame may have {self._frame_bytes_max}; ask "
+                "for less, such as with a narrower pattern, or raise maxMessageSize",
+            )
         if not self.closed:
             for piece in pieces:
                 self.write(piece)

@@ -95,7 +95,9 @@ class ScalableClient:
         self._frame_bytes_max = broker.settings.maxMessageSize + FRAME_OVERHEAD_BYTES
         self._untold: dict[LookupSession | Member | NamespaceWatch, None] = {}
         self._tells = False
-        self.watches = NamespaceWatches(output, broker.topic_feeds, self.tell)
+        self.watches = NamespaceWatches(
+            output, broker.topic_feeds, broker.catalog.require_namespace, self.tell
+        )
 
     # -- lookups ---
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pulsark.dispatch.loop.turns import Pace, in_turns
 from pulsark.dispatch.topics.topic_encodings import Encodings
-from pulsark.errors import trace_of
+from pulsark.errors import ClientError, ServerError, trace_of
 from pulsark.limits import (
     TOPIC_FEED_LINGER_SECONDS,
     TOPIC_NAMES_PER_TURN,
@@ -260,7 +260,9 @@ class TopicFeed:
             failed = self._listing.done() and (
                 self._listing.cancelled() or self._listing.exception() is not None
             )
-            seconds = 0 if failed else TOPIC_FEED_LINGER_SECONDS
+            # Clients can name any number of namespaces that do not exist.
+            is_empty = failed or (self._listing.done() and not self._all.topics)
+            seconds = 0 if is_empty else TOPIC_FEED_LINGER_SECONDS
             self._linger = loop.call_later(seconds, self.close)
 
     def unwatched(self, selection: _Selection) -> None:
@@ -333,7 +335,16 @@ class TopicFeed:
         return found
 
     async def _list(self) -> None:
-        self._all = await TopicList.of(await self._catalog.list_topics(self.namespace))
+        self._all = await TopicList.of(await self._listed())
+
+    async def _listed(self) -> list[str]:
+        """The names of all topics; none as long as there is no such namespace."""
+        try:
+            return await self._catalog.list_topics(self.namespace)
+        except ClientError as error:
+            if error.code is not ServerError.TopicNotFound:
+                raise
+            return []
 
     # -- what changes ---
 
@@ -393,7 +404,7 @@ class TopicFeed:
 
     async def _possibly_changed(self) -> set[str]:
         """Topics that were not there when it was looked at last, or are not now."""
-        there = set(await self._catalog.list_topics(self.namespace))
+        there = set(await self._listed())
         known = set(self._all.topics)
         return there | known if self._reads_records() else there ^ known
 

@@ -189,12 +189,60 @@ async def test_a_watcher_of_nothing_that_exists_or_is_allowed_is_refused(broker)
     ):
         client.send(command)
         assert (await client.take(Command.ERROR)).error.error == code
-    missing = watch_command(ALL)
-    missing.watchTopicList.namespace = "public/missing"
-    client.send(missing)
-    assert (await client.take(Command.ERROR)).error.error == ServerError.TopicNotFound
     await asyncio.sleep(0.01)
     assert not broker.broker.topic_feeds._feeds
+
+
+@scenario()
+async def test_a_namespace_that_is_to_be_can_be_watched(broker) -> None:
+    client = Client(broker)
+    command = watch_command("public/later/.*")
+    command.watchTopicList.namespace = "public/later"
+    client.send(command)
+    found = (await client.take(Command.WATCH_TOPIC_LIST_SUCCESS)).watchTopicListSuccess
+    assert not found.topic
+    await broker.broker.resources.namespaces.create("public/later")
+    await broker.broker.creation.create_topic(TopicName.parse("public/later/t"), {})
+    assert list((await update(client)).new_topics) == ["persistent://public/later/t"]
+
+
+@scenario()
+async def test_a_feed_of_a_namespace_without_topics_goes_with_its_last_user(broker) -> None:
+    client = Client(broker)
+    for number in range(20):
+        command = watch_command(ALL)
+        command.watchTopicList.namespace = f"public/missing-{number}"
+        client.send(command)
+        await client.take(Command.WATCH_TOPIC_LIST_SUCCESS)
+    client.hang_up()
+    await asyncio.sleep(0.01)
+    assert not broker.broker.topic_feeds._feeds
+
+
+@scenario(maxMessageSize=20_000)
+async def test_a_list_beyond_a_frame_is_an_error_and_no_broken_connection(broker) -> None:
+    await create(broker, *("x" * 200 + str(number) for number in range(140)))
+    client = Client(broker)
+    for command in (list_command(""), watch_command(ALL)):
+        client.send(command)
+        error = (await client.take(Command.ERROR)).error
+        assert error.error == ServerError.NotAllowedError
+        assert "maxMessageSize" in error.message
+    assert not client.connection.opened.watchers
+    few = await watch(client, ALL.replace(".*", "x+1"))
+    assert list(few.topic) == [f"{PREFIX}{'x' * 200}1"]
+
+
+@scenario()
+async def test_many_changes_are_told_in_several_updates(broker) -> None:
+    client = Client(broker)
+    await watch(client, ALL)
+    (watcher,) = client.connection.opened.watchers.values()
+    watcher.updated([f"{PREFIX}{n}" for n in range(2500)], [f"{PREFIX}gone"], "hash")
+    told = [await update(client) for _ in range(3)]
+    assert [len(each.new_topics) for each in told] == [1000, 1000, 500]
+    assert [len(each.deleted_topics) for each in told] == [1, 0, 0]
+    assert {each.topics_hash for each in told} == {"hash"}
 
 
 @scenario()
