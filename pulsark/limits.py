@@ -35,6 +35,9 @@ TOPICS_PER_TURN_MAX = 32
 SUBSCRIPTIONS_PER_TURN_MAX = 50
 """Subscriptions of one topic that are taken up in one turn: a few milliseconds."""
 
+CURSORS_PER_TURN_MAX = 8
+"""Cursors of one topic that are shown in one turn: each may have a thousand ranges."""
+
 SUBSCRIPTIONS_AT_ONCE_MAX = 8
 """Subscriptions to which a topic hands new entries at once; the others follow in later turns."""
 

@@ -31,8 +31,8 @@ def topic_of(broker: BrokerInMemory) -> Topic:
     return topic
 
 
-def shown(broker: BrokerInMemory, subscription: str = "s") -> dict[str, Any]:
-    return broker.broker.stats.topic(topic_of(broker))["subscriptions"][subscription]
+async def shown(broker: BrokerInMemory, subscription: str = "s") -> dict[str, Any]:
+    return (await broker.broker.stats.topic(topic_of(broker)))["subscriptions"][subscription]
 
 
 class Sender(Client):

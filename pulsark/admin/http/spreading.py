@@ -22,8 +22,9 @@ from pulsark.admin.http.broker_calls import CALL, target_of
 from pulsark.admin.http.errors import status_of
 from pulsark.admin.http.forwarding import WithClient
 from pulsark.admin.http.inner import NAMED, answer_of, scope_of
-from pulsark.admin.http.places import ToBrokers, ToPartitions
+from pulsark.admin.http.places import Merge, ToBrokers, ToPartitions
 from pulsark.admin.http.requests import body_bytes
+from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.peers.http_call import (
     PeerBrokeOffError,
     PeerError,
@@ -33,7 +34,7 @@ from pulsark.dispatch.peers.http_call import (
 from pulsark.dispatch.peers.peers import NotBelievedError, NotOwnerError, Peers, reason_in
 from pulsark.dispatch.peers.whereabouts import Peer
 from pulsark.errors import PulsarkError
-from pulsark.limits import PARTS_AT_ONCE_MAX
+from pulsark.limits import JSON_ON_THE_LOOP_BYTES_MAX, PARTS_AT_ONCE_MAX
 from pulsark.security.broker_calls import BrokerCall
 from pulsark.wire.topic_name import TopicName
 
@@ -84,7 +85,7 @@ async def to_partitions(request: Request, error: Exception) -> Response:
 
     async def all_of_them() -> Response:
         parts = await _several(one, error.partitions)
-        return place.merge(request.app.state.broker, request, parts)
+        return await _merged(place.merge, request, parts)
 
     return await _answer(request, all_of_them)
 
@@ -111,9 +112,17 @@ async def to_brokers(request: Request, error: Exception) -> Response:
 
     async def all_of_them() -> Response:
         parts = await _several(one, len(peers))
-        return error.place.merge(request.app.state.broker, request, parts)
+        return await _merged(error.place.merge, request, parts)
 
     return await _answer(request, all_of_them)
+
+
+async def _merged(merge: Merge, request: Request, parts: Sequence[Part]) -> Response:
+    """Make one answer of all parts, in a thread if they are large."""
+    broker: Broker = request.app.state.broker
+    if sum(len(part.body) for part in parts) <= JSON_ON_THE_LOOP_BYTES_MAX:
+        return merge(broker, request, parts)
+    return await broker.large_jobs.run(lambda: merge(broker, request, parts))
 
 
 async def _answer(request: Request, make: Callable[[], Awaitable[Response]]) -> Response:

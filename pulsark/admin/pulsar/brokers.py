@@ -237,7 +237,7 @@ async def _broker_topics(
     topics: list[AnyTopic], stats: Stats, pace: Pace
 ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
     for topic in topics:
-        yield str(topic.name), _broker_stats(stats.topic(topic), await stats.internal(topic))
+        yield str(topic.name), _broker_stats(await stats.topic(topic), await stats.internal(topic))
         await pace.step()
 
 
@@ -273,7 +273,7 @@ async def broker_metrics(broker: BrokerOf, stats: StatsOf) -> Response:
     """Pulsar's older form of metrics, of each namespace here; ``/metrics`` has all of them."""
     found: dict[str, dict[str, float]] = {}
     async for topic in in_turns(broker.topics.served()):
-        told = stats.topic(topic)
+        told = await stats.topic(topic)
         subscriptions = told["subscriptions"].values()
         counted = {
             **{new: told[old] for new, old in zip(_RATE_NAMES, _RATES, strict=True)},
@@ -300,7 +300,7 @@ async def load_report(broker: BrokerOf, stats: StatsOf) -> Response:
     """How busy the broker is."""
     topics = []
     async for topic in in_turns(broker.topics.served()):
-        found = stats.topic(topic)
+        found = await stats.topic(topic)
         counts = {name: found[name] for name in _RATES}
         counts["producers"] = len(found["publishers"])
         counts["consumers"] = sum(len(s["consumers"]) for s in found["subscriptions"].values())

@@ -147,7 +147,7 @@ async def samples(broker: Broker, stats: Stats) -> AsyncIterator[Sample]:
     """The samples of one broker. Others have their turns in between."""
     by_namespace: dict[str, Sums] = {}
     async for topic in in_turns(broker.topics.served()):
-        found = stats.topic(topic)
+        found = await stats.topic(topic)
         numbers = _topic_numbers(topic, found, broker.settings)
         by_namespace.setdefault(topic.name.namespace_name, Sums()).add(numbers)
         for sample in _unfit(topic, found, broker.settings):

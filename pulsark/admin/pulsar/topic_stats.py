@@ -68,13 +68,15 @@ async def partitioned_stats(
         for part in parts_of(topic, found)
     }
     per_partition = flag(request, "perPartition", default=True)
-    merged = stats.partitioned(parts, found.partitions, per_partition=per_partition)
+    merged = await broker.large_jobs.run(
+        lambda: stats.partitioned(parts, found.partitions, per_partition=per_partition)
+    )
     return value(merged | _scalable(topic, broker) | await _queries_of(topic, request, broker))
 
 
 async def _stats_of(topic: AnyTopic, request: Request, stats: Stats) -> dict[str, Any]:
     """TopicStats with what the query asks for. Backlogs are precise in any case."""
-    found = stats.topic(
+    found = await stats.topic(
         topic,
         with_publishers=not flag(request, "excludePublishers"),
         with_consumers=not flag(request, "excludeConsumers"),

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from pulsark.dispatch.loop.turns import in_turns
+from pulsark.dispatch.loop.turns import Pace, in_turns
 from pulsark.dispatch.model.subscription_stats import ExcessKind, Level
 from pulsark.dispatch.model.subscription_type import SubType
 from pulsark.dispatch.stats.iso_time import iso_time
@@ -22,7 +22,7 @@ from pulsark.dispatch.stats.key_shared_stats import (
     key_shared_of_subscription,
 )
 from pulsark.dispatch.topic.topic import Topic
-from pulsark.limits import LEDGERS_PER_TURN_MAX
+from pulsark.limits import CURSORS_PER_TURN_MAX, LEDGERS_PER_TURN_MAX
 from pulsark.metadata.resources import is_system_topic
 from pulsark.storage.cursor.owners import is_system_cursor
 from pulsark.wire.position import Position
@@ -81,6 +81,16 @@ _NO_CURSOR: Json = {
 """Fields of a subscription that a topic without storage does not have."""
 
 
+_SUMMED: Final = (
+    "msgRateOut",
+    "msgThroughputOut",
+    "bytesOutCounter",
+    "msgOutCounter",
+    "nonContiguousDeletedMessagesRanges",
+)
+"""Of a topic, the sums over its subscriptions."""
+
+
 UNFIT_VALUES: Final = "pulsarkUnfitValues"
 """By the path of the field, sealed messages with a value that the table's column cannot hold. Only
 of topics that have some."""
@@ -106,7 +116,7 @@ class Stats:
 
     # -- topics ----------------------------------------------------------------------------
 
-    def topic(
+    async def topic(
         self,
         topic: AnyTopic,
         *,
@@ -114,37 +124,42 @@ class Stats:
         with_consumers: bool = True,
         with_backlog_sizes: bool = True,
     ) -> Json:
-        """TopicStats of one topic or partition."""
-        subscriptions = {
-            name: self.subscription(subscription, with_consumers=with_consumers)
-            for name, subscription in topic.subscriptions.items()
-        }
-        # What readers have not read holds nothing back.
-        sizes = (s["backlogSize"] for s in subscriptions.values() if s["durable"])
-        backlog_size = max(sizes, default=0)
-        if not with_backlog_sizes:
-            for shown in subscriptions.values():
+        """TopicStats of one topic or partition, built in steps."""
+        pace = Pace()
+        subscriptions: dict[str, Json] = {}
+        sums: Json = dict.fromkeys(_SUMMED, 0)
+        backlog_size = bytes_out_internal = 0
+        for name, subscription in list(topic.subscriptions.items()):
+            shown = await self._subscription(subscription, pace, with_consumers=with_consumers)
+            subscriptions[name] = shown
+            for key in _SUMMED:
+                sums[key] += shown[key]
+            if is_system_cursor(name):
+                bytes_out_internal += shown["bytesOutCounter"]
+            if shown["durable"]:  # What readers have not read holds nothing back.
+                backlog_size = max(backlog_size, shown["backlogSize"])
+            if not with_backlog_sizes:
                 shown["backlogSize"] = -1
+        publishers = []
+        for producer in list(topic.producers.values()) if with_publishers else ():
+            publishers.append(self.publisher(producer))
+            await pace.step()
         rate_in = self.rates.topic_in(topic)
         is_stored = isinstance(topic, Topic)
         is_system = is_system_topic(str(topic.name))
-        publishers = [self.publisher(p) for p in topic.producers.values()]
-        parts = list(subscriptions.values())
         unfit = dict(self._lost_values(topic.name))
         return {
             **_drop_rate(topic, self.rates.dropped_in(topic)),
             "msgRateIn": rate_in.messages,
             "msgThroughputIn": rate_in.bytes,
-            "msgRateOut": float(sum(s["msgRateOut"] for s in parts)),
-            "msgThroughputOut": float(sum(s["msgThroughputOut"] for s in parts)),
+            "msgRateOut": float(sums["msgRateOut"]),
+            "msgThroughputOut": float(sums["msgThroughputOut"]),
             "bytesInCounter": topic.bytes_in,
             "msgInCounter": topic.messages_in,
             "systemTopicBytesInCounter": topic.bytes_in if is_system else 0,
-            "bytesOutCounter": sum(s["bytesOutCounter"] for s in parts),
-            "msgOutCounter": sum(s["msgOutCounter"] for s in parts),
-            "bytesOutInternalCounter": sum(
-                s["bytesOutCounter"] for n, s in subscriptions.items() if is_system_cursor(n)
-            ),
+            "bytesOutCounter": sums["bytesOutCounter"],
+            "msgOutCounter": sums["msgOutCounter"],
+            "bytesOutInternalCounter": bytes_out_internal,
             "averageMsgSize": _ratio(rate_in.bytes, rate_in.messages),
             "msgChunkPublished": topic.chunks_in > 0,
             "storageSize": topic.total_size,
@@ -161,14 +176,12 @@ class Stats:
             "ongoingTxnCount": 0,
             "abortedTxnCount": 0,
             "committedTxnCount": 0,
-            "publishers": publishers if with_publishers else [],
+            "publishers": publishers,
             "waitingPublishers": topic.waiting_producers,
             "subscriptions": subscriptions,
             "replication": {},
             **({"deduplicationStatus": topic.deduplication_status} if is_stored else {}),
-            "nonContiguousDeletedMessagesRanges": sum(
-                s["nonContiguousDeletedMessagesRanges"] for s in parts
-            ),
+            "nonContiguousDeletedMessagesRanges": sums["nonContiguousDeletedMessagesRanges"],
             "nonContiguousDeletedMessagesRangesSerializedSize": 0,
             "delayedMessageIndexSizeInBytes": topic.delayed_index_bytes,
             "compaction": {
@@ -226,15 +239,32 @@ class Stats:
             "metadata": dict(producer.metadata),
         }
 
-    def subscription(self, subscription: AnySubscription, *, with_consumers: bool = True) -> Json:
+    async def _subscription(
+        self, subscription: AnySubscription, pace: Pace, *, with_consumers: bool
+    ) -> Json:
         """SubscriptionStats."""
+        consumers = []
+        for consumer in list(subscription.type.consumers):
+            consumers.append((consumer, self.consumer(consumer)))
+            await pace.step()
+        shown = self._subscription_of(subscription, consumers, with_consumers=with_consumers)
+        await pace.step()
+        return shown
+
+    def _subscription_of(
+        self,
+        subscription: AnySubscription,
+        shown_consumers: list[tuple[Consumer, Json]],
+        *,
+        with_consumers: bool,
+    ) -> Json:
         rate = self.rates.subscription(subscription)
         backlog, totals = subscription.backlog_stats(), subscription.totals
         sent = subscription.members.sent()
         is_stored = isinstance(subscription.topic, Topic)
         durable = subscription.durable and is_stored
         slots = key_shared_of_consumers(subscription)
-        consumers = [self.consumer(c) | slots.get(c, {}) for c in subscription.type.consumers]
+        consumers = [shown | slots.get(consumer, {}) for consumer, shown in shown_consumers]
         if not is_stored:
             for shown in consumers:
                 shown.pop("keyHashRangeArrays", None)
@@ -374,8 +404,10 @@ class Stats:
                 async for info in in_turns(ledger.each_ledger(), LEDGERS_PER_TURN_MAX)
             ],
             "cursors": {
-                name: self._internal_cursor(subscription)
-                for name, subscription in topic.subscriptions.items()
+                subscription.name: self._internal_cursor(subscription)
+                async for subscription in in_turns(
+                    list(topic.subscriptions.values()), CURSORS_PER_TURN_MAX
+                )
             },
             "schemaLedgers": [],
             "compactedLedger": _NO_LEDGER,

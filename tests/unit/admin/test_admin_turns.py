@@ -13,6 +13,7 @@ import pytest
 from pulsark.admin.pulsar import metrics
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.limits import METRICS_PER_TURN_MAX, TOPICS_PER_TURN_MAX
+from pulsark.wire.position import EARLIEST
 from tests.support.admin_api import AdminApi, Answer
 
 TOPICS = 4 * TOPICS_PER_TURN_MAX + 5
@@ -123,3 +124,37 @@ def test_of_two_changes_of_a_policy_the_later_one_holds(crowded: AdminApi) -> No
         assert {t.policies.max_consumers for t in broker.topics.loaded()} == {4}
 
     crowded.run(change())
+
+
+SUBSCRIPTIONS = 3 * TOPICS_PER_TURN_MAX
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("stats", "_subscription_of"),
+        ("internalStats", "_internal_cursor"),
+    ],
+)
+def test_statistics_of_a_topic_with_many_subscriptions(
+    api: AdminApi, monkeypatch: pytest.MonkeyPatch, path: str, part: str
+) -> None:
+    registry = api.topic(f"{NAMESPACE}/t").registry
+
+    async def subscribe() -> None:
+        for number in range(SUBSCRIPTIONS):
+            await registry.create(f"s{number}", EARLIEST, {}, durable=True)
+
+    api.run(subscribe())
+    made: list[Any] = []
+    one = getattr(api.stats, part)
+    monkeypatch.setattr(
+        api.stats, part, lambda *given, **named: [made.append(given), one(*given, **named)][1]
+    )
+    request = api._call("GET", f"/admin/v2/persistent/public/default/t/{path}", b"", {})
+    answer, most = longest_turn(api, made, request)
+    assert len(made) == SUBSCRIPTIONS
+    assert most <= TOPICS_PER_TURN_MAX
+    found = json.loads(answer.body)
+    shown = found["cursors"] if path == "internalStats" else found["subscriptions"]
+    assert shown.keys() == {f"s{number}" for number in range(SUBSCRIPTIONS)}

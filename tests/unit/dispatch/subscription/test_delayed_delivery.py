@@ -210,7 +210,7 @@ async def test_a_consumer_without_a_queue_gets_past_many_delayed_messages(broker
     client.flow(1)
     await asyncio.sleep(0.1)
     assert [found.payload for found in await client.deliveries()] == [b"live"]
-    assert shown(broker)["msgDelayed"] == 20_000
+    assert (await shown(broker))["msgDelayed"] == 20_000
 
 
 @pytest.mark.feature("F9", "F57")
@@ -220,12 +220,12 @@ async def test_delays_leave_the_backlog_as_it_is(broker) -> None:
     assert await client.subscribe(TOPIC, kind=SHARED) == 0
     first, second, live = await producer.delayed(10, 60, 0)
     await asyncio.sleep(0.1)
-    stats = shown(broker)
+    stats = await shown(broker)
     assert (stats["msgBacklog"], stats["msgDelayed"], stats["msgBacklogNoDelayed"]) == (3, 2, 1)
-    assert broker.broker.stats.topic(topic_of(broker))["delayedMessageIndexSizeInBytes"] > 0
+    assert (await broker.broker.stats.topic(topic_of(broker)))["delayedMessageIndexSizeInBytes"] > 0
     client.send(client.ack_command(live), client.ack_command(second))
     await asyncio.sleep(0.1)
-    stats = shown(broker)
+    stats = await shown(broker)
     assert (stats["msgBacklog"], stats["msgDelayed"]) == (1, 1)
     assert [place for _, place, _ in await arrivals(client, 100)] == [live, first]
 
@@ -237,7 +237,7 @@ async def test_what_was_expired_or_skipped_does_not_come_later(broker) -> None:
     ids = await producer.delayed(10, 10, 10)
     await asyncio.sleep(0.1)
     topic_of(broker).subscriptions["s"].acks.expire(Position(*ids[1]))
-    assert shown(broker)["msgDelayed"] == 1
+    assert (await shown(broker))["msgDelayed"] == 1
     assert [place for _, place, _ in await arrivals(client, 20)] == [ids[2]]
 
 
@@ -291,7 +291,7 @@ async def test_after_a_restart_delayed_messages_are_not_read_again(broker) -> No
     await asyncio.sleep(1)
     assert [found.payload for found in await client.deliveries()] == [b"live"]
     assert broker.bookie.reads - reads < 5
-    assert shown(broker)["msgDelayed"] == 5000
+    assert (await shown(broker))["msgDelayed"] == 5000
     client.flow(10_000)
     assert len(await arrivals(client, 101)) == 5000
 
@@ -394,7 +394,7 @@ def test_what_was_trimmed_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         topic.retention.trimmed()
         await asyncio.sleep(2)
         assert {p.ledger_id for p in topic.delayed.tracker.positions} == {places[-1][0]}
-        assert shown(broker)["msgDelayed"] == 5
+        assert (await shown(broker))["msgDelayed"] == 5
         listed = await topic.delayed._buckets._list()
         assert len(listed.buckets) <= 2
         assert listed.to_delete == ()
@@ -518,7 +518,7 @@ class Life:
                 self.acked.add(place)
         assert self.acked == set(self.due), "lost"
         await asyncio.sleep(0.1)
-        assert shown(self.broker)["msgBacklog"] == 0
+        assert (await shown(self.broker))["msgBacklog"] == 0
         assert not topic_of(self.broker).subscriptions["s"].dispatcher.held_back
 
 

@@ -72,9 +72,9 @@ def test_a_delayed_message_that_expires_is_never_delivered(
         assert places_of(await arrivals(client, 90)) == in_time
         client.send(*map(client.ack_command, in_time))
         await asyncio.sleep(1)
-        assert shown(broker)["msgDelayed"] == 20
+        assert (await shown(broker))["msgDelayed"] == 20
         assert await arrivals(client, 400) == []
-        stats = shown(broker)
+        stats = await shown(broker)
         assert (stats["msgBacklog"], stats["msgDelayed"]) == (0, 0)
         assert topic_of(broker).subscriptions["s"].totals.entries_expired == 20
         assert topic_of(broker).delayed.tracker.memory_bytes == 0
@@ -104,9 +104,9 @@ def test_messages_that_expire_while_the_broker_is_down_stay_away(
         await broker.restart()
         client, producer = await consumer(broker), await sender(broker)
         fresh = await producer.publish(1, publish_time=now_ms(), deliver_at_time=now_ms() + 70_000)
-        assert shown(broker)["msgDelayed"] >= 20
+        assert (await shown(broker))["msgDelayed"] >= 20
         assert places_of(await arrivals(client, 500)) == [fresh]
-        assert shown(broker)["msgDelayed"] == 0
+        assert (await shown(broker))["msgDelayed"] == 0
 
     run()
 
@@ -124,10 +124,10 @@ def test_eviction_takes_delayed_messages_as_any_others(
         places = await producer.delayed(*[300] * 150)
         await asyncio.sleep(61)
         topic = topic_of(broker)
-        left = shown(broker)["msgBacklog"]
+        left = (await shown(broker))["msgBacklog"]
         assert 0 < left < 150
         assert topic.subscriptions["s"].backlog_size <= 2000
-        assert shown(broker)["msgDelayed"] == left
+        assert (await shown(broker))["msgDelayed"] == left
         assert places_of(await arrivals(client, 300)) == places[-left:]
 
     run()
@@ -149,7 +149,7 @@ def test_after_a_seek_back_what_was_due_comes_at_once_and_the_rest_at_its_time(
         assert places_of(await arrivals(client, 20)) == places[:20]
         client.send(*map(client.ack_command, places[:20] + places[50:]))
         await asyncio.sleep(2)
-        assert shown(broker)["msgDelayed"] == 30
+        assert (await shown(broker))["msgDelayed"] == 30
         await broker.restart()
         client = await consumer(broker, kind)
         client.send(client.seek_command(places[5]))
@@ -178,7 +178,7 @@ def test_a_seek_forward_forgets_what_is_behind(monkeypatch: pytest.MonkeyPatch) 
         assert await client.outcome() == 0
         client = await consumer(broker)
         await asyncio.sleep(1)
-        assert shown(broker)["msgDelayed"] == 15
+        assert (await shown(broker))["msgDelayed"] == 15
         assert places_of(await arrivals(client, 60)) == places[25:]
 
     run()

@@ -718,10 +718,10 @@ async def test_a_topic_that_ends_the_process_delays_others_once(broker: BrokerIn
         assert await sealed(good) > before, "it waits for nobody"
         before = await sealed(good)
     assert await sealed(bad) == 0
-    stats = broker.broker.stats.topic(await broker.broker.topics.load(bad))
+    stats = await broker.broker.stats.topic(await broker.broker.topics.load(bad))
     assert stats["sealing"]["apart"]
     assert stats["sealing"]["reason"] == "it died"
-    assert "sealing" not in broker.broker.stats.topic(await broker.broker.topics.load(good))
+    assert "sealing" not in await broker.broker.stats.topic(await broker.broker.topics.load(good))
     await asyncio.sleep(4000)
     found = broker.broker.sealing.apart.get(bad)
     assert found is not None
