@@ -170,6 +170,10 @@ class RootsAwayError(StorageError):
     """Too few storage roots of a table can be reached now."""
 
 
+class DamagedLogError(StorageError):
+    """The log of a topic's table is damaged: nothing is sealed until it is repaired."""
+
+
 class UnreadableTableError(CorruptEntryError):
     """No storage root of a table has the file with a sealed entry, or has it intact."""
 

@@ -79,7 +79,11 @@ class Disk(Protocol):
         """Create a new file (it must not exist) and make its name durable."""
 
     def open(self, path: str) -> ReadFile:
-        """Open an existing file for reading."""
+        """Open an existing file for reading.
+
+        Raises ``OSError`` for a device, a pipe or another thing that is not a plain file, and
+        never waits for one.
+        """
 
     def open_below(self, top: str, name: str) -> ReadFile:
         """Open an existing file below a directory for reading.
@@ -284,7 +288,7 @@ class OsDisk:
         return _OsAppendFile(fd)
 
     def open(self, path: str) -> ReadFile:
-        return _OsReadFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        return _OsReadFile(_opened_plain(path, os.O_RDONLY))
 
     def open_below(self, top: str, name: str) -> ReadFile:
         *directories, last = name.split("/")
@@ -293,8 +297,7 @@ class OsDisk:
             for each in directories:
                 found = _opened_in(found, each, os.O_DIRECTORY)
             found = _opened_in(found, last, os.O_NONBLOCK)  # a pipe must not wait for a writer
-            if not stat.S_ISREG(os.fstat(found).st_mode):
-                raise OSError(errno.EINVAL, "not a plain file")
+            _check_plain(found)
         except OSError as error:
             os.close(found)
             error.filename = f"{top}/{name}"
@@ -319,7 +322,7 @@ class OsDisk:
         self._sync_dir(os.path.dirname(path))
 
     def write_hint(self, path: str, data: bytes) -> None:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = _opened_plain(path, os.O_WRONLY | os.O_CREAT)
         try:
             os.pwrite(fd, data, 0)
         finally:
@@ -341,7 +344,7 @@ class OsDisk:
         self._sync_dir(os.path.dirname(name))
 
     def truncate(self, path: str, size: int) -> None:
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        fd = _opened_plain(path, os.O_WRONLY)
         try:
             os.ftruncate(fd, size)
             os.fsync(fd)
@@ -349,7 +352,7 @@ class OsDisk:
             os.close(fd)
 
     def write_again(self, path: str, start: int) -> None:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = _opened_plain(path, os.O_RDWR)
         try:
             while piece := os.pread(fd, _WRITE_AGAIN_BYTES, start):
                 start += os.pwrite(fd, piece, start)
@@ -393,6 +396,32 @@ class OsDisk:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def _opened_plain(path: str, flags: int) -> int:
+    """Open a plain file. Without ``O_NONBLOCK`` a pipe would wait for its other end."""
+    try:
+        found = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise OSError(errno.EINVAL, _NO_PLAIN_FILE, path) from None
+        raise
+    try:
+        _check_plain(found)
+    except OSError as error:
+        os.close(found)
+        error.filename = path
+        raise
+    return found
+
+
+_NO_PLAIN_FILE = "not a plain file; move it away, and put the file itself there"
+
+
+def _check_plain(fd: int) -> None:
+    """Raise ``OSError`` if an open file is a device, a pipe or a directory."""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        raise OSError(errno.EINVAL, _NO_PLAIN_FILE)
 
 
 def _opened_in(directory: int, name: str, flags: int) -> int:

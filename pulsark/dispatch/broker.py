@@ -94,6 +94,10 @@ if TYPE_CHECKING:
     from pulsark.storage.table.tables import Tables
 
 
+PROBLEMS_SHOWN = 20
+"""Topics with a damaged log that health names; the rest is counted."""
+
+
 class Broker:
     """One broker. Create it on the event loop, then ``await start()``."""
 
@@ -454,6 +458,14 @@ class Broker:
         needed, disks = self.settings.managedLedgerDefaultAckQuorum, self.disks
         too_few = len(disks.homes) - disks.full_journals < needed if disks.homes else False
         return too_few or self.ledgers.is_full(needed)
+
+    def problems(self) -> list[str]:
+        """Return one sentence for each thing that an operator has to see to."""
+        damaged = list(self.sealing.damaged_logs.items())
+        found = [f"{base}: {reason}" for base, reason in damaged[:PROBLEMS_SHOWN]]
+        if len(damaged) > PROBLEMS_SHOWN:
+            found.append(f"{len(damaged) - PROBLEMS_SHOWN} more tables have damaged logs")
+        return [*self.disks.problems(), *found]
 
     @cached_property
     def bulk_publishing(self) -> BulkPublishing:

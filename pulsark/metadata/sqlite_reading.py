@@ -63,6 +63,11 @@ def read_store(path: str) -> StoreReading:
     if not os.path.exists(path):
         reading.trouble.append(f"{path} is not there")
         return reading
+    for name in (path, f"{path}-wal", f"{path}-shm", f"{path}-journal"):
+        if os.path.exists(name) and not os.path.isfile(name):  # SQLite would wait for a pipe
+            reading.trouble.append(f"{name} is not a plain file: put the file itself there")
+    if reading.trouble:
+        return reading
     try:
         # A read-only connection leaves the log unchanged when it closes.
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)

@@ -68,7 +68,7 @@ async def health_detail(broker: BrokerOf) -> Response:
         {
             "status": disks.level.name,
             "refusesPublishes": broker.refuses_publishes,
-            "problems": disks.problems(),
+            "problems": broker.problems(),
             "disks": [
                 {
                     "path": use.path,

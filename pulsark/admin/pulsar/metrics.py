@@ -341,6 +341,9 @@ def _broker_samples(broker: Broker, everything: Sums) -> Iterator[Sample]:
     for topic in broker.tables.changed():
         labels = (("namespace", TopicName.parse(topic).namespace_name), ("topic", topic))
         yield "pulsark_table_changed_by_others", labels, 1
+    for base in list(broker.sealing.damaged_logs):
+        labels = (("namespace", base.namespace_name), ("topic", str(base)))
+        yield "pulsark_table_log_damaged", labels, 1
     processes = broker.tables.processes
     yield "pulsark_payloads_kept_raw_total", (("reason", "bounds"),), processes.refused.total
     for base, apart in processes.apart.all():

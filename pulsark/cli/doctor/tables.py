@@ -1,19 +1,24 @@
-"""Is the metadata store as new as the tables, and has every file that it names all of its bytes?"""
+"""Is the metadata store as new as the tables, are their logs whole, and their files as written?"""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from typing import Literal
 
 from pulsark.cli.doctor.finding import FAILURE, OK, WARNING, Finding, restoring
 from pulsark.cli.doctor.stopped import Stopped
-from pulsark.errors import PulsarkError
+from pulsark.errors import CorruptEntryError, PulsarkError
 from pulsark.storage.backup.table_files import KnownTable, known_tables
 from pulsark.storage.table.files.root_files import checksum
-from pulsark.storage.table.log.delta_log import DeltaLog
+from pulsark.storage.table.log.delta_log import DeltaLog, attach_number
+from pulsark.storage.table.log.log_check import Fault, log_faults
 
 FILES_SHOWN = 3
+FAULTS_SHOWN = 5
+"""Faults of one log that are named; the rest is counted."""
 
 
 def check(stopped: Stopped) -> Iterator[Finding]:
@@ -25,7 +30,7 @@ def check(stopped: Stopped) -> Iterator[Finding]:
             sound = False
             yield finding
     if sound:
-        yield Finding("tables", OK, f"{len(tables)} tables, all bytes of their files are right")
+        yield Finding("tables", OK, f"{len(tables)} tables; their logs and files are whole")
 
 
 def _check(stopped: Stopped, table: KnownTable) -> Iterator[Finding]:
@@ -35,12 +40,16 @@ def _check(stopped: Stopped, table: KnownTable) -> Iterator[Finding]:
         if _is_there(stopped, f"{root}/{table.place}")
     ]
     for directory in there:
-        log = DeltaLog(stopped.files, directory)
         try:
-            attached = log.attached(log.versions())
+            attached = _attached(DeltaLog(stopped.files, directory))
+            behind = table.pending or attached != table.attached
+            known = None if behind else table.files
+            faults = list(log_faults(stopped.files, directory, known, partial(_rows, stopped)))
         except (OSError, PulsarkError) as e:
             yield Finding("tables", FAILURE, f"the log of {directory} cannot be read: {e}")
             continue
+        if faults:
+            yield _damaged_log(table, directory, faults)
         if attached > table.attached:
             yield Finding(
                 "tables",
@@ -65,6 +74,39 @@ def _check(stopped: Stopped, table: KnownTable) -> Iterator[Finding]:
     lost = [name for name in nowhere if "damaged" not in states[name]]
     if lost:
         yield _lost(table, lost)
+
+
+def _attached(log: DeltaLog) -> int:
+    """Return the last attach of a log, as far as it can be read."""
+    for version in reversed(log.versions()):
+        with suppress(CorruptEntryError, KeyError, TypeError, AttributeError, ValueError):
+            number = attach_number(log.read(version))
+            if number is not None:
+                return number
+    return 0
+
+
+def _rows(stopped: Stopped, path: str) -> int:
+    """Return how many rows a Parquet file has, by its footer."""
+    import pyarrow.parquet as pq
+
+    from pulsark.storage.roots.disk_source import DiskSource
+
+    with DiskSource(stopped.files.open(path), stopped.files.size(path)) as source:
+        return int(pq.ParquetFile(source).metadata.num_rows)
+
+
+def _damaged_log(table: KnownTable, directory: str, faults: list[Fault]) -> Finding:
+    more = len(faults) - FAULTS_SHOWN
+    shown = "; ".join(map(str, faults[:FAULTS_SHOWN])) + (f"; and {more} more" if more > 0 else "")
+    return Finding(
+        "tables",
+        FAILURE,
+        f"the log of {table.topic} in {directory} is damaged: {shown}",
+        "bring the log back from a backup or from another storage root\n"
+        f"pulsark tables repair {shlex.quote(table.topic)} (while the standalone runs: writes the "
+        "log anew from what the metadata store knows)",
+    )
 
 
 def _state(stopped: Stopped, path: str, size: int, crc: int) -> Literal["ok", "missing", "damaged"]:

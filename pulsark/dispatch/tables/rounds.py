@@ -13,7 +13,7 @@ from pulsark.dispatch.tables.sealing_due import (
     in_order,
     may_wait,
 )
-from pulsark.errors import PulsarkError, RootsAwayError
+from pulsark.errors import DamagedLogError, PulsarkError, RootsAwayError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -60,6 +60,10 @@ class TableFailures:
         self._said: dict[TopicName, str] = {}
         self._away: set[TopicName] = set()
         """Those whose storage roots are away."""
+        self._lines: set[TopicName] = set()
+        """Those whose failure has a line in the log: its end gets one, too."""
+        self.damaged: dict[TopicName, str] = {}
+        """Tables that are not sealed because their logs are damaged, with the reason."""
 
     async def attempt(self, base: TopicName, work: Awaitable[None]) -> bool:
         """Do something with a table that is tried again if it fails; whether it went well."""
@@ -67,16 +71,21 @@ class TableFailures:
             await work
         except PulsarkError as error:
             is_first = not self._away
+            if isinstance(error, DamagedLogError):
+                self.damaged[base] = str(error)
             if isinstance(error, RootsAwayError):
                 self._away.add(base)
             if self._said.get(base) != str(error):
                 self._said[base] = str(error)
                 if base in self._away and not is_first:
                     return False
+                self._lines.add(base)
                 log.warning("%s: cannot seal now, its entries stay in the journal: %s", base, error)
         except Exception:
             log.exception("%s is not sealed", base)
         else:
+            if base in self._lines:
+                log.warning("%s: sealing works again", base)
             self.drop(base)
             return True
         return False
@@ -84,6 +93,8 @@ class TableFailures:
     def drop(self, base: TopicName) -> None:
         """It goes well again, or the table is gone."""
         self._said.pop(base, None)
+        self._lines.discard(base)
+        self.damaged.pop(base, None)
         self._away.discard(base)
 
 

@@ -27,6 +27,7 @@ from pulsark.dispatch.tables.sealing_due import ATTACH_BYTES, CHECK_SECONDS, Due
 from pulsark.dispatch.tables.table_waits import CrowdedTables, Leases, ReadTables, TidyQueue
 from pulsark.errors import (
     CrowdedTableError,
+    DamagedLogError,
     OlderMetadataError,
     PulsarkError,
     SealedApartError,
@@ -36,7 +37,7 @@ from pulsark.storage.table.range_reader import RangeReader
 from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.policies.policies import TopicPolicies
@@ -216,7 +217,14 @@ class Sealing:
                 shown["reason"] = found.reason
                 shown["endedProcesses"] = found.deaths
                 shown["retryInSeconds"] = math.ceil(self.apart.seconds_to_wait(base))
+        if (damage := self.damaged_logs.get(base)) is not None:
+            shown["damagedLog"] = damage
         return {"sealing": shown} if shown else {}
+
+    @property
+    def damaged_logs(self) -> Mapping[TopicName, str]:
+        """Topics that are not sealed because the logs of their tables are damaged."""
+        return self._failures.damaged
 
     def start(self) -> None:
         """Begin with what is done once. The rest is a chore."""
@@ -419,6 +427,9 @@ class Sealing:
             except CrowdedTableError:
                 self._crowded.add(base)
                 raise
+            except DamagedLogError as error:
+                self._failures.damaged[base] = str(error)
+                raise
             except OlderMetadataError as error:
                 if not self.repairs.may_adopt(base):
                     raise
@@ -426,6 +437,7 @@ class Sealing:
                 topics = [await self._present(topic) for topic in topics]
                 await self._seal_all(base, topics, everything)
             self._crowded.drop(base)
+            self._failures.damaged.pop(base, None)
 
     async def _close_crowded(self, topic: Topic, ranges: list[SealRange]) -> None:
         """What ``Tidying`` does to open ledgers of this broker, it cannot do to those of others."""

@@ -43,6 +43,8 @@ class KnownTable:
     files: Mapping[str, tuple[int, int]]
     """What its rows are in, relative to the directory: size in bytes, and CRC of all of them."""
     topic: str
+    pending: bool = False
+    """Whether the last attach may not be in all logs yet."""
 
 
 def known_tables(nodes: Mapping[str, bytes]) -> list[KnownTable]:
@@ -63,7 +65,9 @@ def known_tables(nodes: Mapping[str, bytes]) -> list[KnownTable]:
         for place in dict.fromkeys(
             directory[len(storage_root_of(directory)) + 1 :] for directory in record.roots
         ):
-            tables.append(KnownTable(place, record.attached, files, topic_at(TABLES, topic)))
+            tables.append(
+                KnownTable(place, record.attached, files, topic_at(TABLES, topic), record.pending)
+            )
     return tables
 
 

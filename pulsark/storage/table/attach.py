@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.errors import (
     ChangedTableError,
+    CorruptEntryError,
     LedgerFencedError,
     MetadataError,
     NotAttachedError,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from pulsark.metadata.changes import Check
     from pulsark.schemas.column_types import ColumnType
     from pulsark.storage.roots.root_files import RootFiles
+    from pulsark.storage.table.log.log_check import NamedFile
     from pulsark.storage.table.log.log_content import LogContent
 
 log = logging.getLogger(__name__)
@@ -137,6 +139,8 @@ class TableOwner:
             )
             logs = TableLogs(table.record, topic_at(TABLES, path), files, worker, check_root)
             if roll_forward:
+                needed = min(roots_needed, len(table.record.roots))
+                await _check_sound(table, logs, needed)
                 await logs.check(table.record)
             try:
                 # An earlier owner can decide nothing any more.
@@ -197,6 +201,7 @@ class TableOwner:
                         f"an attach has at most {self._limits.files_per_attach} files"
                     )
                 await self._roll_forward()
+                await self._check_sound()
                 if removes:
                     await self._check_unchanged()
                 if change is None:
@@ -245,6 +250,7 @@ class TableOwner:
         """
         async with self._changing:
             await self._roll_forward()
+            await self._check_sound()
             await self._check_unchanged()
             if self.record.attached != attached:
                 raise StorageError(f"table {self.record.table_id}: it has changed meanwhile")
@@ -273,6 +279,7 @@ class TableOwner:
             await self._roll_forward()
             if await self._publishes.has(self.record, ident, number):
                 return False
+            await self._check_sound()
             before = self.record
             if self._publishes.is_due(before):
                 await self._publishes.move(before, self._clock.now_ms(), self._table.check_owned)
@@ -409,7 +416,7 @@ class TableOwner:
         """Repair one root's log, as its intent says."""
         if self._repairs is None:
             raise StorageError("this process repairs no tables")
-        while not await self._logs.run(table_log, lambda log: log.is_at(self.record)):
+        while not await self._logs.run(table_log, partial(_is_at, self.record)):
             files = await self._table.files()
             found = await self._repairs(table_log.directory, self.record, files)
             if await self._logs.run(table_log, partial(_repaired, self.record, found)):
@@ -420,9 +427,16 @@ class TableOwner:
                 return
 
     async def look(self) -> None:
-        """``ChangedTableError`` if another engine has written to the table's log."""
+        """``ChangedTableError`` if another engine has written to the table's log.
+
+        ``DamagedLogError``: too few logs are whole.
+        """
         async with self._changing:
+            await self._check_sound()
             await self._check_unchanged()
+
+    async def _check_sound(self) -> None:
+        await _check_sound(self._table, self._logs, self._roots_needed)
 
     async def _check_unchanged(self) -> None:
         await self._table.settle()
@@ -446,6 +460,8 @@ class TableOwner:
             return
         reached = 0
         for table_log in self._logs:
+            if self._logs.is_damaged(table_log):
+                continue
             try:
                 await self._commit(table_log, clean)
             except OlderMetadataError:
@@ -487,6 +503,28 @@ class TableOwner:
                     done = await self._logs.run(table_log, partial(_committed, record))
             except OthersCommitError as e:
                 await self._table.note(e.found)
+
+
+async def _check_sound(table: OwnedTableRecord, logs: TableLogs, needed: int) -> None:
+    """``DamagedLogError`` if too few logs of a table are whole. A repair begins without it."""
+    intent = table.record.intent
+    if intent is not None and intent.repairs and table.record.pending:
+        return
+
+    async def knows(file: NamedFile) -> bool:
+        sealed = await table.sealed(file.ledger_id)
+        files = [*(sealed.files if sealed is not None else ()), *(intent.adds if intent else ())]
+        wanted = (file.path, file.size, file.crc32c)
+        return any((known.path, known.size, known.crc32c) == wanted for known in files)
+
+    await logs.check_sound(table.record, needed, knows)
+
+
+def _is_at(record: TableRecord, table_log: RootLog) -> bool:
+    try:
+        return table_log.is_at(record)
+    except CorruptEntryError:  # which the repair mends
+        return False
 
 
 def _committed(record: TableRecord, table_log: RootLog) -> bool:

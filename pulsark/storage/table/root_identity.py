@@ -260,23 +260,28 @@ def check_root(disk: RootFiles, root: str, ids: Ids) -> None:
     wanted = ids.get(root)
     if wanted is None:
         return
-    try:
-        found = _read_id(disk, root)
-    except PausedStoreError:
-        raise
-    except DeniedStoreError as e:
-        raise _denied(root, e) from None
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        what = "is not there" if isinstance(e, FileNotFoundError) else f"cannot be read ({e})"
-        raise RefusedRootError(
-            f"storage root {root} is refused: its file {ROOT_MARKER} {what}. Mount the right "
-            "directory, or let the job replicate_ledgers fill it again"
-        ) from None
+    found = root_id(disk, root)
     if found != wanted:
         raise RefusedRootError(
             f"storage root {root} is refused: it is {found}, and {wanted} belongs there. Mount the "
             "right directory"
         )
+
+
+def root_id(disk: RootFiles, root: str) -> str:
+    """Return the id that a root has; ``RefusedRootError`` if it cannot be read. Blocks."""
+    try:
+        return _read_id(disk, root)
+    except PausedStoreError:
+        raise
+    except DeniedStoreError as e:
+        raise _denied(root, e) from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
+        what = "is not there" if isinstance(e, FileNotFoundError) else f"cannot be read ({e})"
+        raise RefusedRootError(
+            f"storage root {root} is refused: its file {ROOT_MARKER} {what}. Mount the right "
+            "directory, or let the job replicate_ledgers fill it again"
+        ) from None
 
 
 def put_in_service(disk: RootFiles, root: str, root_id: str) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, TypeVar
 
-from pulsark.errors import OlderMetadataError, StorageError
+from pulsark.errors import DamagedLogError, OlderMetadataError, StorageError
 from pulsark.runtime import Worker, run_in_worker
 from pulsark.storage.table.log.root_log import RootLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from pulsark.storage.roots.root_files import RootFiles
     from pulsark.storage.table.files.record import TableRecord
+    from pulsark.storage.table.log.log_check import NamedFile
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,9 @@ class TableLogs:
         self._logs = [RootLog(disk, root, topic) for root in record.roots]
         self._worker = worker
         self._check_root = check_root
+        self._topic = topic
+        self._damaged: set[str] = set()
+        """The directories whose logs were damaged when they were looked at last."""
 
     def __iter__(self) -> Iterator[RootLog]:
         return iter(self._logs)
@@ -46,6 +50,45 @@ class TableLogs:
             return work(table_log)
 
         return await run_in_worker(self._worker, checked)
+
+    def is_damaged(self, table_log: RootLog) -> bool:
+        """Return whether nothing may be written to a log, as ``check_sound`` found."""
+        return table_log.directory in self._damaged
+
+    async def check_sound(
+        self, record: TableRecord, needed: int, knows: Callable[[NamedFile], Awaitable[bool]]
+    ) -> None:
+        """Raise ``DamagedLogError`` if fewer than ``needed`` logs are not damaged.
+
+        ``knows`` tells whether the metadata store has a file just as a log names it.
+        """
+        first: DamagedLogError | None = None
+        for table_log in self._logs:
+            try:
+                unsure = await self.run(table_log, lambda log: log.check_sound(record))
+                for file in unsure:
+                    if not await knows(file):
+                        raise DamagedLogError(
+                            f"{table_log.directory}: its log is damaged: commit {file.version} "
+                            f"names {file.path} with {file.size} bytes, which the table never had"
+                        )
+            except DamagedLogError as e:
+                first = first or e
+                if table_log.directory not in self._damaged:
+                    log.error("%s", e)
+                self._damaged.add(table_log.directory)
+            except (OSError, StorageError) as e:
+                log.debug("%s: cannot be looked at now: %s", table_log.directory, e)
+            else:
+                if table_log.directory in self._damaged:
+                    log.error("%s: its log is whole again", table_log.directory)
+                self._damaged.discard(table_log.directory)
+        if first is not None and len(self._logs) - len(self._damaged) < needed:
+            raise DamagedLogError(
+                f"{first}. Nothing more is sealed into the table, and its entries stay in the "
+                "journal. Bring the file back from a backup or from another storage root, or run: "
+                f"pulsark tables repair {self._topic}"
+            )
 
     async def check(self, record: TableRecord) -> None:
         """``OlderMetadataError`` if a root that can be reached knows more than the record."""

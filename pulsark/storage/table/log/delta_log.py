@@ -194,7 +194,7 @@ def parse_commit(commit: bytes, path: str) -> list[Action]:
     """The actions of a commit; ``CorruptCommitError`` unless it is whole."""
     try:
         actions = [json.loads(line) for line in commit.splitlines()]
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise CorruptCommitError(f"{path} is damaged: {e}") from None
     if not actions or not commit.endswith((b"}", b"\n")):
         raise CorruptCommitError(f"{path} is damaged: {len(commit)} bytes")
@@ -417,6 +417,13 @@ def repair_of(record: TableRecord, adds: Iterable[Action], removes: Iterable[Act
         ],
         escaped=False,
     )
+
+
+def placeholder(time_ms: int, number: int | None) -> bytes:
+    """Return a commit without files, in the place of a lost one, which was this attach."""
+    lost = [] if number is None else [number]
+    txns = [{"txn": {"appId": APP_ID, "version": n, "lastUpdated": time_ms}} for n in lost]
+    return _lines([_info(time_ms, "REPAIR"), *txns], escaped=False)
 
 
 def added(file: DataFile, time_ms: int) -> Action:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from pulsark.errors import OlderMetadataError, StorageError
+from pulsark.errors import DamagedLogError, OlderMetadataError, StorageError
 from pulsark.storage.table.files.record import DataFile, OthersCommit, TableRecord
 from pulsark.storage.table.files.root_files import ensure_file
 from pulsark.storage.table.log.delta_log import (
@@ -13,17 +13,20 @@ from pulsark.storage.table.log.delta_log import (
     CorruptCommitError,
     DeltaLog,
     attach_number,
+    attach_time,
     commit_of,
     files_of,
     first_commit,
     is_commit_of,
     said_by_others,
 )
+from pulsark.storage.table.log.log_check import CommitChecks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pulsark.storage.roots.root_files import RootFiles
+    from pulsark.storage.table.log.log_check import NamedFile
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +52,7 @@ class RootLog:
         self._topic = topic
         self._disk = disk
         self._log = DeltaLog(disk, directory)
+        self._checks = CommitChecks(self._log)
         self._next: _Next | None = None
         self._missing: _Missing | None = None
 
@@ -60,6 +64,21 @@ class RootLog:
         versions = self._log.versions()
         if versions:
             self._check(record, self._last(versions))
+
+    def check_sound(self, record: TableRecord) -> list[NamedFile]:
+        """Raise ``DamagedLogError`` unless the log can be written behind.
+
+        Returns files that it names and that are not there as it says: they are lost, or the log
+        is damaged, and the metadata store knows which. Raises ``OSError``.
+        """
+        versions = self._log.versions()
+        if not versions:
+            return []
+        unsure = self._checks.check()
+        done = record.attached - record.pending
+        if unsure and self._last(versions).number < done:
+            return []  # the root was away: what left the table since then may be deleted
+        return unsure
 
     def look(self, record: TableRecord) -> None:
         """``OthersCommitError`` if another engine has written to the log. Else as ``check``."""
@@ -101,7 +120,7 @@ class RootLog:
             if at.version != seen + 1:
                 return False
             try:
-                self._put(at, commit)
+                self._put(at, record.attached, commit)
             except FileExistsError:
                 return False
             log.warning("%s: repaired by commit %d", self.directory, at.version)
@@ -112,7 +131,7 @@ class RootLog:
         self._next = None
         return self._found(record).attached == record.attached
 
-    def _put(self, at: _Next, commit: bytes) -> None:
+    def _put(self, at: _Next, number: int, commit: bytes) -> None:
         if at.damaged:
             log.warning("%s: commit %d was damaged and is rewritten", self.directory, at.version)
             self._log.replace(at.version, commit)
@@ -120,6 +139,7 @@ class RootLog:
             self._log.write(at.version, commit)
         if self._log.read_bytes(at.version) != commit:
             raise CorruptCommitError(f"{self.directory}: commit {at.version} reads differently")
+        self._checks.note(at.version, number, commit)
 
     def _step(self, record: TableRecord, at: _Next) -> _Next:
         """One attach more."""
@@ -134,7 +154,7 @@ class RootLog:
         for file in files:
             ensure_file(self._disk, self.directory, peers, file)
         try:
-            self._put(at, commit)
+            self._put(at, number, commit)
         except FileExistsError:
             return self._found(record)
         log.debug("%s: attach %d is commit %d", self.directory, number, at.version)
@@ -213,6 +233,11 @@ class RootLog:
         if record.intent is None or last.number < record.attached:
             return
         if not is_commit_of(last.actions, record.intent):
+            if attach_time(last.actions) == record.intent.time_ms:
+                raise DamagedLogError(
+                    f"{self.directory}: its log is damaged: commit {last.version} was changed "
+                    "after it was written"
+                )
             problem = f"attach {last.number} is another one in its log than the one that is known"
             raise self._older(problem)
 

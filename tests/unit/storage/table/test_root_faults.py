@@ -139,8 +139,8 @@ async def test_a_commit_that_could_not_be_read_once_is_read_at_the_next_attach(
 
     def fails_once(path: str) -> SimReadFile:
         opened.append(path)
-        # First it is looked what is missing, and then each commit is copied.
-        if path == f"{DIRECTORIES[0]}/_delta_log/{commit_name(2)}" and opened.count(path) == 2:
+        # The log is checked, it is looked what is missing, and then each commit is copied.
+        if path == f"{DIRECTORIES[0]}/_delta_log/{commit_name(2)}" and opened.count(path) == 3:
             raise OSError(errno.EIO, "once")
         return open_(path)
 
