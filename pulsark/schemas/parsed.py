@@ -11,7 +11,7 @@ from pulsark.schemas import key_value
 from pulsark.schemas.avro import AvroType, Union, load_json, parse_avro
 from pulsark.schemas.avro_resolution import Effort, why_unreadable
 from pulsark.schemas.definition import InvalidSchemaDataError, SchemaData, SchemaType
-from pulsark.schemas.protobuf import load_native
+from pulsark.schemas.protobuf import PARSING_INFO, load_native
 
 _AVRO_DESCRIBED = (SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF)
 _OF_CLIENTS = (SchemaType.AUTO, SchemaType.AUTO_CONSUME, SchemaType.AUTO_PUBLISH)
@@ -91,6 +91,23 @@ def parse(schema: SchemaData, depth: int = 1) -> Parsed:
             )
     digest = hashlib.sha256(schema.type.name.encode() + b"\0" + canonical)
     return Parsed(schema.type, form, digest.hexdigest())
+
+
+def field_numbers(schema: SchemaData) -> str:
+    """Return what a PROTOBUF schema says of its fields' numbers and types; empty if it does not.
+
+    The definition in Avro, which compatibility and the fingerprint go by, has only the names. Two
+    schemas with one fingerprint may number their fields differently.
+    """
+    if schema.type is SchemaType.KEY_VALUE:
+        parts = [field_numbers(part) for part in key_value.split(schema)]
+        return json.dumps(parts) if any(parts) else ""
+    text = schema.properties.get(PARSING_INFO, "") if schema.type is SchemaType.PROTOBUF else ""
+    try:
+        found = load_json(text.encode()) if text else ""
+    except InvalidSchemaDataError:
+        return text
+    return json.dumps(found, sort_keys=True) if found else ""
 
 
 def _parse_key_value(schema: SchemaData, depth: int) -> tuple[KeyValue, bytes]:

@@ -85,12 +85,9 @@ class _Versions:
         """The versions since the last deletion, ascending."""
         return range(self.first_live, len(self.listed))
 
-    def find(self, parsed: Parsed) -> int | None:
-        """The live version that means the same."""
-        for number in self.live:
-            if self.listed[number].fingerprint == parsed.fingerprint:
-                return number
-        return None
+    def find(self, parsed: Parsed) -> list[int]:
+        """Return the live versions that mean the same, ascending."""
+        return [n for n in self.live if self.listed[n].fingerprint == parsed.fingerprint]
 
     def check_room(self, size: int) -> None:
         """Raise ``IncompatibleSchemaError`` if no version of this size may be added."""
@@ -163,7 +160,7 @@ class Schemas:
     async def version_of(self, topic: TopicName, schema: SchemaData) -> int:
         """The version that a schema is registered as; ``NO_VERSION`` if it is not."""
         parsed = await self._parse(schema)
-        found = (await self._versions(topic)).find(parsed)
+        found = await self._find(topic, await self._versions(topic), schema, parsed)
         return NO_VERSION if found is None else found
 
     async def check(
@@ -187,7 +184,7 @@ class Schemas:
         parsed = await self._parse(schema)
         while True:
             versions = await self._versions(topic)
-            found = versions.find(parsed)
+            found = await self._find(topic, versions, schema, parsed)
             if found is not None:
                 return found
             if not may_add:
@@ -198,6 +195,22 @@ class Schemas:
             with suppress(BadVersionError, _ErasedError):  # others were quicker: look again
                 await self._compare(topic, versions, parsed, strategy)
                 return await self._add(topic, versions, schema, parsed)
+
+    async def _find(
+        self, topic: TopicName, versions: _Versions, schema: SchemaData, parsed: Parsed
+    ) -> int | None:
+        """Return the live version that reads the same payloads in the same way, or None."""
+        from pulsark.schemas.parsed import field_numbers  # for topics with schemas
+
+        numbers = field_numbers(schema)
+        for found in versions.find(parsed):
+            if not numbers:
+                return found
+            with suppress(_ErasedError):
+                stored = await self._read(topic, versions, found)
+                if field_numbers(stored.schema) == numbers:
+                    return found
+        return None
 
     async def _add(
         self, topic: TopicName, versions: _Versions, schema: SchemaData, parsed: Parsed

@@ -76,6 +76,45 @@ async def test_a_registry_of_another_process_sees_the_same(registry_: Fixture) -
     assert await other.version_of(NAME, version("z")) == NO_VERSION
 
 
+def protobuf(*names: str) -> SchemaData:
+    """Return what Java's client registers; the definition in Avro has no numbers of fields."""
+    info = [
+        {"number": number, "name": name, "type": "STRING", "label": "LABEL_OPTIONAL"}
+        for number, name in enumerate(names, 1)
+    ]
+    fields = [{"name": name, "type": "string"} for name in sorted(names)]
+    avro = {"type": "record", "name": "R", "fields": fields}
+    properties = {"__PARSING_INFO__": json.dumps(info)}
+    return SchemaData(SchemaType.PROTOBUF, json.dumps(avro).encode(), properties)
+
+
+def pair(value: SchemaData) -> SchemaData:
+    data = bytes(4) + len(value.data).to_bytes(4, "big") + value.data
+    properties = {
+        "key.schema.type": "STRING",
+        "value.schema.type": value.type.name,
+        "value.schema.properties": json.dumps(dict(value.properties)),
+    }
+    return SchemaData(SchemaType.KEY_VALUE, data, properties)
+
+
+@simulated
+async def test_messages_with_other_numbers_of_fields_have_another_version(
+    registry_: Fixture,
+) -> None:
+    """With the first version's numbers, values would be shown under each other's names."""
+    for topic, wrap in ((NAME, lambda each: each), (TopicName.parse("pairs"), pair)):
+
+        async def register(schema: SchemaData, topic: TopicName = topic) -> int:
+            return await registry_.schemas.register(topic, schema, S.FULL_TRANSITIVE)
+
+        assert await register(wrap(protobuf("a", "b"))) == 0
+        assert await register(wrap(protobuf("b", "a"))) == 1
+        assert await register(wrap(protobuf("a", "b"))) == 0
+        assert await registry_.schemas.version_of(topic, wrap(protobuf("b", "a"))) == 1
+        assert await register(wrap(replace(protobuf("b", "a"), properties={}))) == 0
+
+
 @simulated
 async def test_a_deletion_is_a_version_and_hides_those_before_it(registry_: Fixture) -> None:
     schemas = registry_.schemas
