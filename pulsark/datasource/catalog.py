@@ -55,7 +55,7 @@ def table(topic: str, **options: str) -> str:
     """The address of a topic's Delta table, for whatever reads Delta: Spark, DuckDB, Polars.
 
     It has what is sealed; ``pulsark topics seal`` seals what is there. Takes the options
-    ``serviceUrl`` and ``adminUrl``. ``TopicNotFoundError`` if nothing is sealed yet.
+    ``serviceUrl`` and ``adminUrl``. ``NotSealedError`` if nothing is sealed yet.
     """
     checked = Options.parse({**options, "topic": topic}, streaming=False)
     with admin_of(checked) as admin:

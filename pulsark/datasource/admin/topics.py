@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pulsark.admin_client.paths import topic_path
 from pulsark.datasource.admin.partitions import PartitionState
 from pulsark.datasource.admin.table_files import NO_FILES, PastTable, TableFiles
-from pulsark.datasource.options.errors import OptionError, TopicNotFoundError
+from pulsark.datasource.options.errors import NotSealedError, OptionError, TopicNotFoundError
 from pulsark.limits import PLANNED_TOPICS_MAX
 from pulsark.wire.message_id import MessageId
 from pulsark.wire.topic_name import TopicName
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _AFTER_MAX = 400
 """Ledger ids in one request line; the partitions behind them are listed whole."""
+
+_NOTHING_SEALED = "is sealed yet"
+"""What the broker says of a topic without a table; it also answers 404 for missing topics."""
 
 _PARTITION_SUFFIX = re.compile(r"-partition-\d+$")
 
@@ -118,9 +121,16 @@ class TopicCalls:
         return found["messages"], MessageId.from_json(found["last"])
 
     def table(self, topic: TopicName) -> dict[str, Any]:
-        """Where a topic's table is; ``TopicNotFoundError`` also if there is none yet."""
+        """Return where a topic's table is. Raises ``TopicNotFoundError``, and ``NotSealedError``
+        if it has no table yet."""
         answer = self._client.request("GET", f"{topic_path(topic)}/table")
         if answer.status == 404:
+            if _NOTHING_SEALED in answer.reason:
+                raise NotSealedError(
+                    f"topic {topic} has no table yet, because nothing of it is sealed. Run "
+                    f"'pulsark topics seal {topic}', or wait as long as its sealing policy says; "
+                    'format("pulsark") reads messages that are not sealed, too'
+                )
             raise TopicNotFoundError(f"{topic} at {self._client.url}: {answer.reason}")
         found: dict[str, Any] = self._client.value_of(answer, f"the table of {topic}")
         return found

@@ -29,6 +29,10 @@ class TopicNotFoundError(DataSourceError):
     """A topic of the query does not exist, or was deleted (and perhaps created again)."""
 
 
+class NotSealedError(DataSourceError):
+    """A topic has no table yet, because nothing of it is sealed."""
+
+
 class DataLossError(DataSourceError):
     """Messages that the query still had to read are no longer there."""
 

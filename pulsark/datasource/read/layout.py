@@ -85,9 +85,9 @@ class ColumnLayout:
         if changed:
             raise SchemaChangedError(
                 f"{topic}: a newer version of the schema adds or widens {', '.join(changed[:20])}, "
-                "and the DataFrame was loaded without. Call load() again to read them as columns, "
-                "and start a query of the new DataFrame, or set option schemaEvolutionMode to "
-                "ignore: such messages have their payload in __valueRaw then"
+                "and the DataFrame was loaded without. Call load() again (or make the view again) "
+                "to read them as columns, or set option schemaEvolutionMode to ignore: such "
+                "messages have their payload in __valueRaw then"
             )
 
     @property

@@ -81,19 +81,20 @@ class Router:
 
 
 def named_places(named: pa.Array | None, partitions: int, topic: str) -> Partitions | None:
-    """The partitions that rows name, -1 where one names none; ``ColumnError``.
+    """Return the partitions that rows name, -1 where one names none. Raises ``ColumnError``.
 
-    ``partitions`` of the topic are 0 if it has none.
+    ``partitions`` of the topic are 0 if it has none: it has one place for all rows then, which may
+    have been read from a topic with partitions.
     """
-    if named is None or named.null_count == len(named):
+    if named is None or named.null_count == len(named) or not partitions:
         return None
     found: Partitions = pc.fill_null(named.cast(pa.int64()), -1).to_numpy()
     wrong = found[(found < -1) | (found >= partitions)]
     if len(wrong):
-        have = f"partitions 0 to {partitions - 1}" if partitions else "no partitions"
         raise ColumnError(
-            f"column 'partition' is {wrong[0]} in a row, but topic {topic} has {have}; null "
-            "leaves the choice to the key"
+            f"column 'partition' is {wrong[0]} in a row, but topic {topic} has partitions 0 to "
+            f"{partitions - 1}. Drop the column (partition, or __partition as it was read), or set "
+            "it to null, to leave the choice to the key"
         )
     return found if (found >= 0).any() else None
 
