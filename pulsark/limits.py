@@ -256,6 +256,16 @@ HTTP_UNREAD_SECONDS = 60.0
 HTTP_PIECE_BYTES = 64 * 1024
 """Large answers go to the socket in pieces of about this size."""
 
+SCRAPE_PIECE_BYTES = 16 * 1024
+"""Pieces in which metrics go to a client that takes no gzip; one is in memory for each."""
+
+SCRAPE_REUSE_SECONDS_MAX = 1.0
+"""Longest time for which built metrics are given out again; else for as long as building took."""
+
+SCRAPES_BYTES_MAX = 32 << 20
+"""Bytes of built metrics, compressed, that clients still read although there are newer ones.
+Beyond, the connections that read the oldest are closed."""
+
 METRICS_PER_TURN_MAX = 1000
 """Samples rendered in one turn: a few milliseconds."""
 

@@ -14,7 +14,7 @@ from pulsark import __version__
 from pulsark.admin.http import errors, forwarding, places, spreading
 from pulsark.admin.http.broker_calls import CALL, BrokerGate
 from pulsark.admin.http.browsers import Gate
-from pulsark.admin.http.budgets import RequestGate, RoomGate
+from pulsark.admin.http.budgets import ALWAYS_ANSWERED, RequestGate, RoomGate
 from pulsark.admin.http.errors import refuse
 from pulsark.admin.http.guard import Guarded, login
 from pulsark.admin.http.places import ANYWHERE
@@ -44,6 +44,7 @@ from pulsark.admin.pulsar import (
     topics,
     unsupported,
 )
+from pulsark.admin.pulsar.scrapes import Scrapes
 from pulsark.admin.spark import (
     bulk_publish,
     queries,
@@ -84,7 +85,7 @@ def build_app(broker: Broker, stats: Stats) -> ASGIApp:
     app.state.stats = stats
     app.state.queries = QueryClaims(broker.clock)
     audit = broker.audit
-    app.state.scrapes = metrics.Scrapes()
+    app.state.scrapes = Scrapes(broker.clock)
     app.state.works = Works()
     app.state.parts_of_works = Works()  # of other brokers, which note what comes of the whole
     if audit is not None:
@@ -186,7 +187,11 @@ class RawPaths:
             await send(message)
 
         # What a broker asks was counted where its client asked.
-        if CALL not in scope.get("state", {}) and self._exceeds_rate():
+        if (
+            CALL not in scope.get("state", {})
+            and scope["path"] not in ALWAYS_ANSWERED
+            and self._exceeds_rate()
+        ):
             await refuse(send_dated, 429, "Too many requests; httpRequestsMaxPerSecond is exceeded")
             return
         raw: bytes = scope["raw_path"]

@@ -32,8 +32,8 @@ _SMALL_BYTES = 1024
 """An answer up to this size always goes out: what was asked for is done."""
 _BUSY = "Too many answers and bodies are in memory; read the answers that are on their way first"
 _REFUSAL = json.dumps({"reason": _BUSY}).encode()
-ALWAYS_ANSWERED = ("/status.html",)
-"""Probes of the process, whose answers have a few bytes."""
+ALWAYS_ANSWERED = frozenset({"/status.html", "/admin/v2/brokers/health", "/metrics"})
+"""Probes of the process, whose answers have a few bytes or are shared by all who ask."""
 
 
 class Budgets:
@@ -65,6 +65,8 @@ class Account:
     def __init__(self, budgets: Budgets, owner: str) -> None:
         self.owner = owner
         """The client's address, or its role once it is known."""
+        self.shares_its_answer = False
+        """Whether the answer is in memory once for all clients, so that it counts to none."""
         self._budgets = budgets
         self._answer: tuple[str, int] = owner, 0
         self._body: tuple[str, int] = owner, 0
@@ -86,7 +88,7 @@ class Account:
         """Hold an answer of so many bytes in all; False if the client has its share."""
         owner, held = self._answer
         more = size - held
-        if more <= 0:
+        if more <= 0 or self.shares_its_answer:
             return True
         if not held:
             owner = self.owner

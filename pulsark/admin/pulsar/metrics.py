@@ -6,29 +6,28 @@ called ``_total``: that is how Pulsar has it. Series exist for topics that are l
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Request
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response
 
 from pulsark import __version__
-from pulsark.admin.http.budgets import account_of
 from pulsark.admin.http.guard import Guarded, open_to_all
 from pulsark.admin.http.places import HERE
 from pulsark.admin.http.requests import BrokerOf, StatsOf
 from pulsark.admin.http.streams import collected
 from pulsark.admin.pulsar.histogram import histogram
 from pulsark.admin.pulsar.ownership_metrics import moves, ownership_samples
+from pulsark.admin.pulsar.scrapes import ScrapeAnswer, Scrapes
 from pulsark.config.settings import Settings
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop.stalls import LoopStalls
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.model.interfaces import AnyTopic
 from pulsark.dispatch.stats.stats import UNFIT_VALUES, Stats
-from pulsark.limits import HTTP_ANSWERS_BYTES_MAX, METRICS_PER_TURN_MAX
+from pulsark.limits import METRICS_PER_TURN_MAX
 from pulsark.security.expiries import Expiries
 from pulsark.security.logins import Logins
 from pulsark.storage.bookie.disk_watch import DiskWatch
@@ -46,49 +45,12 @@ Sample = tuple[str, Labels, float]
 
 
 @router.get("/metrics", needs=open_to_all)
-async def metrics(request: Request, broker: BrokerOf, stats: StatsOf) -> StreamingResponse:
+async def metrics(request: Request, broker: BrokerOf, stats: StatsOf) -> Response:
     """All metrics of this broker."""
     scrapes: Scrapes = request.app.state.scrapes
-    pieces = await scrapes.take(lambda: collected(_lines(broker, stats)))
-    size = sum(map(len, pieces))
-    account_of(request).expect_answer(min(size, HTTP_ANSWERS_BYTES_MAX // 8))
-    return StreamingResponse(_each(pieces), media_type=CONTENT_TYPE)
-
-
-async def _each(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
-    for piece in pieces:
-        yield piece
-
-
-class Scrapes:
-    """Builds the metrics for all that ask, once at a time.
-
-    A request gets what was begun after it came, so it never sees anything older than itself.
-    """
-
-    def __init__(self) -> None:
-        self._current: asyncio.Task[list[bytes]] | None = None
-        self._next: asyncio.Task[list[bytes]] | None = None
-
-    async def take(self, lines: Callable[[], AsyncIterator[bytes]]) -> list[bytes]:
-        """Return the next scrape, which is built even if this client leaves."""
-        if self._next is None:
-            loop = asyncio.get_running_loop()
-            self._next = loop.create_task(self._build(self._current, lines))
-        return await asyncio.shield(self._next)
-
-    async def _build(
-        self,
-        before: asyncio.Task[list[bytes]] | None,
-        lines: Callable[[], AsyncIterator[bytes]],
-    ) -> list[bytes]:
-        if before is not None:
-            await asyncio.wait({before})
-        self._current, self._next = self._next, None
-        try:
-            return [piece async for piece in lines()]
-        finally:
-            self._current = None
+    scrape = await scrapes.take(lambda: collected(_lines(broker, stats)))
+    takes_gzip = "gzip" in request.headers.get("accept-encoding", "")
+    return ScrapeAnswer(scrape, CONTENT_TYPE, takes_gzip=takes_gzip)
 
 
 async def _lines(broker: Broker, stats: Stats) -> AsyncIterator[str]:
