@@ -79,6 +79,8 @@ class Moment:
         if self.logical.startswith("time-"):
             spec = "milliseconds" if self.logical.endswith("millis") else "microseconds"
             inside = timedelta(0) <= time - _EPOCH < _DAY
+            if not isinstance(shown, str):  # the official client; outside a day it guesses
+                return not inside or bool(shown == time.time())
             return inside and bool(shown == time.time().isoformat(spec))
         naive = shown.astimezone(UTC).replace(tzinfo=None) if shown.tzinfo else shown
         return bool(naive == time)
