@@ -183,9 +183,14 @@ async def trim_topic(topic: TopicOf, broker: BrokerOf) -> Response:
 
 @router.delete("/{topic}/truncate", needs=tenant_admin, at=EachPartition(all_done))
 async def truncate_topic(topic: TopicOf, broker: BrokerOf) -> Response:
-    """Delete all messages, acknowledged or not, whatever retention says."""
+    """Delete all messages, acknowledged or not, whatever retention says.
+
+    Their rows have left the topic's table when this answers, unless a storage root is away.
+    """
     for leaf in await leaves(broker, topic):
-        await (await broker.topics.load(leaf, create=True)).retention.truncate()
+        loaded = await broker.topics.load(leaf, create=True)
+        await loaded.retention.truncate()
+        await broker.sealing.drop_trimmed(loaded)
     return done()
 
 

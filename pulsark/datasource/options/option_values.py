@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pulsark.datasource.options.errors import OptionError
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _DURATION = re.compile(r"(\d{1,9})\s*(ms|s|m|h|d)", re.IGNORECASE)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -83,4 +85,5 @@ def moment(name: str, value: str) -> Moment:
         ) from None
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
-    return Moment(max(round(time.timestamp() * 1000), 0))
+    # What is before a time counts to the millisecond in which it is, and not to the next one.
+    return Moment(max((time - _EPOCH) // _MILLISECOND, 0))

@@ -55,7 +55,7 @@ class AttachForOthers:
         base = asked.base
         self.was_asked = True
         if not asked.files:
-            self._tidy_queue.later(base)
+            self._tidy_queue.soon(base)
             return
         async with self._topic_tables.exclusively(base):
             try:

@@ -9,6 +9,9 @@ from pulsark.dispatch.tables.sealing_due import CHECK_SECONDS, due_ranges
 from pulsark.limits import READS_PER_TURN_MAX
 from pulsark.wire.position import EARLIEST
 
+RESTART_TIDY_SECONDS = 5.0
+"""Time after which the table of a trimmed topic is tidied that was loaded just now."""
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
@@ -121,24 +124,26 @@ class SealingProgress:
         return progress.since if progress is not None else None
 
     def _trimmed(self, topic: Topic, progress: TopicProgress) -> None:
-        """Rows of ledgers that are gone leave the table in time."""
+        """Rows of ledgers that are gone leave the table in the next round."""
         progress.trimmed = topic.ledger.record.trimmed
         for gone in [i for i in progress.through if topic.ledger.ledger(i) is None]:
             del progress.through[gone]
-        self._tidy.later(topic.name.base)
+        self._tidy.soon(topic.name.base)
 
     async def look_up(self, topic: Topic) -> None:
         """What the table has of a topic's ledgers; the journal releases it."""
         # It counts as looked up when it is known to its end; it may be forgotten on the way.
+        is_new = topic not in self._of
         progress = self._of.get(topic) or TopicProgress()
         progress.trimmed = topic.ledger.record.trimmed
         progress.first = max(progress.first, topic.ledger.unsettled_from)
         async for info in in_turns(topic.ledger.each_ledger(progress.first), READS_PER_TURN_MAX):
             await self._release(topic, progress, info.ledger_id)
         self._of.setdefault(topic, progress)
-        has_rows = progress.first or any(through >= 0 for through in progress.through.values())
-        # Rows of what was trimmed just before a restart are still in the table.
-        if has_rows or progress.trimmed != EARLIEST:
+        if is_new and progress.trimmed != EARLIEST:
+            # Rows of what was trimmed just before a restart are still in the table.
+            self._tidy.within(topic.name.base, RESTART_TIDY_SECONDS)
+        elif progress.first or any(through >= 0 for through in progress.through.values()):
             self._tidy.later(topic.name.base)
 
     async def attached(

@@ -14,6 +14,7 @@ from pulsark.dispatch.tables.sealing_due import (
     may_wait,
 )
 from pulsark.errors import DamagedLogError, PulsarkError, RootsAwayError
+from pulsark.wire.position import EARLIEST
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -42,6 +43,9 @@ LOOK_UP_SECONDS = 1.0
 SMALL_SECONDS = 1.0
 """Time of a round after which tables with little in them wait for the next one."""
 
+
+TIDY_ROUND_SECONDS = 4.0
+"""Time of a round after which tables that are to be tidied wait for the next one."""
 
 LOOK_SHARE = 50
 """The inverse of the share of time that looks take while clients keep the broker busy."""
@@ -168,7 +172,11 @@ class SealingRounds:
     async def _tidy_due(self, now: float) -> None:
         bases = self._queue.take(now)
         partitions = await self._progress.partitions_of(bases)
+        begun = self._clock.monotonic()
         for base in bases:
+            if self._clock.monotonic() - begun > TIDY_ROUND_SECONDS:
+                self._queue.within(base, 0.0)
+                continue
             topic = partitions.get(base)
             topics = [] if topic is None or topic.closed else [topic]
             if self._is_busy_table(base):
@@ -208,7 +216,8 @@ class SealingRounds:
             if self._progress.is_settled(topic):
                 continue
             if topic not in self._progress:
-                if not topic.ledger.entries or self._clock.monotonic() - now > LOOK_UP_SECONDS:
+                has_rows = topic.ledger.entries or topic.ledger.record.trimmed != EARLIEST
+                if not has_rows or self._clock.monotonic() - now > LOOK_UP_SECONDS:
                     continue
                 await self._progress.look_up(topic)
             due = self._progress.due(topic, now)

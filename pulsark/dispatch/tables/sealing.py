@@ -80,6 +80,9 @@ class TableState:
     """What another engine has written to its log, one commit a root."""
 
 
+TRIMMED_SECONDS = 10.0
+"""Time that a request waits until the rows that it trimmed have left the table."""
+
 ADOPTION_SAID_SECONDS = 30.0
 """Time between two lines that say how far the adoption of tables is."""
 
@@ -117,6 +120,9 @@ class Sealing:
         self._policies_of = policies_of
         self._adopting: asyncio.Task[None] | None = None
         self._is_ready = False
+        self._trimmed: dict[TopicName, Topic] = {}
+        """Tables that trimmed rows are to leave now, with any partition that was trimmed."""
+        self._trimming: dict[TopicName, asyncio.Task[None]] = {}
         self._failures = TableFailures()
         self.apart = tables.processes.apart
         self._apart_sealing = ApartSealing(self.apart, self._failures)
@@ -241,6 +247,27 @@ class Sealing:
         """Have a table tidied in the next round."""
         self._tidy_queue.soon(base)
 
+    async def drop_trimmed(self, topic: Topic) -> None:
+        """Take the rows of trimmed ledgers out of a topic's table, as far as that is quick.
+
+        What takes longer goes on, and what fails is tried again by a round.
+        """
+        base = topic.name.base
+        self._tidy_queue.soon(base)
+        self._trimmed[base] = topic
+        if base not in self._trimming:
+            task = unattended(self._drop_trimmed(base), f"{base}: removing trimmed rows")
+            self._trimming[base] = task
+        await asyncio.wait([self._trimming[base]], timeout=TRIMMED_SECONDS)
+
+    async def _drop_trimmed(self, base: TopicName) -> None:
+        try:
+            # Partitions that are trimmed meanwhile are not seen by a look that has begun.
+            while (topic := self._trimmed.pop(base, None)) is not None:
+                await self._failures.attempt(base, self.tidy(base, [topic]))
+        finally:
+            del self._trimming[base]
+
     async def close(self) -> None:
         """End, once the chore does. What was decided is finished by the table's next owner."""
         if "part_works" in vars(self):
@@ -248,6 +275,9 @@ class Sealing:
         if self._adopting is not None:
             self._adopting.cancel()
             await asyncio.wait([self._adopting])
+        self._trimmed.clear()
+        if self._trimming:
+            await asyncio.wait(list(self._trimming.values()))
         await self._apart_sealing.close()
         await self._tables.close()
 

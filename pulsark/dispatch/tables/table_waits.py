@@ -41,14 +41,19 @@ class TidyQueue:
         """In the next round."""
         self._at[base] = 0.0
 
+    def within(self, base: TopicName, seconds: float) -> None:
+        """In some seconds at the latest."""
+        at = self._clock.monotonic() + seconds
+        self._at[base] = min(at, self._at.get(base, at))
+
     def hurry(self) -> None:
         """Let tables that wait have their turn in the next round, those first that wait longest."""
         for base in nsmallest(HURRIED_TABLES, self._at, key=self._at.__getitem__):
             self._at[base] = 0.0
 
     def take(self, now: float) -> list[TopicName]:
-        """Remove and return the tables that are due."""
-        due = [base for base, at in self._at.items() if at <= now]
+        """Remove and return the tables that are due, those first that have waited longest."""
+        due = sorted((base for base, at in self._at.items() if at <= now), key=self._at.__getitem__)
         for base in due:
             del self._at[base]
         return due

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pulsark.metadata.paths import managed_ledger_path
+from pulsark.metadata.paths import managed_ledger_path, table_path
 from pulsark.storage.managed_ledger.record import read_record
+from pulsark.wire.position import EARLIEST
 
 if TYPE_CHECKING:
     from pulsark.dispatch.policies.policies import TopicPolicies
     from pulsark.dispatch.tables.sealing import Sealing
     from pulsark.dispatch.topic.topic import Topic
     from pulsark.metadata.store import MetadataStore
+    from pulsark.storage.managed_ledger.record import ManagedLedgerRecord
     from pulsark.storage.table.tables import Tables
     from pulsark.wire.topic_name import TopicName
 
@@ -23,6 +25,9 @@ FIRST_SWEEP_SECONDS = 60.0
 
 SWEEP_SECONDS = 3600.0
 """Time between two sweeps."""
+
+TRIMMED_LOOKS = 16
+"""Trimmed ledgers whose documents are read of an unloaded topic in one sweep."""
 
 
 class UnloadedSealing:
@@ -41,7 +46,8 @@ class UnloadedSealing:
         return policies.sealing.enabled
 
     async def is_due(self, name: TopicName, policies: TopicPolicies) -> bool:
-        """Whether there are entries outside the table, or statistics that its log lacks.
+        """Whether there are entries outside the table, trimmed rows in it, or statistics that its
+        log lacks.
 
         An open ledger may have such entries.
         """
@@ -50,7 +56,11 @@ class UnloadedSealing:
         if await self._lacks_statistics(name.base):
             return True
         record = await read_record(managed_ledger_path(name), self._metadata)
-        if record is None or not (record.ledgers or record.folded):
+        if record is None:
+            return False
+        if await self._has_trimmed_rows(name, record):
+            return True
+        if not (record.ledgers or record.folded):
             return False
         for info in reversed(record.ledgers):
             sealed = await self._tables.sealed(name, info.ledger_id)
@@ -59,10 +69,26 @@ class UnloadedSealing:
         return not all(line.settled for line in record.folded)
 
     async def attend(self, topic: Topic) -> None:
-        """Seal all that the topic has, and have its table tidied if that adds statistics."""
+        """Seal all that the topic has, and have its table tidied if that changes something."""
         await self._sealing.seal_unloaded(topic)
-        if await self._lacks_statistics(topic.name.base):
+        if topic.ledger.record.trimmed != EARLIEST or await self._lacks_statistics(topic.name.base):
             self._sealing.tidy_soon(topic.name.base)
+
+    async def _has_trimmed_rows(self, name: TopicName, record: ManagedLedgerRecord) -> bool:
+        """Return whether a table has rows of trimmed ledgers, as after a kill behind a truncate.
+
+        The last ledgers that were trimmed tell: the oldest rows leave the table first.
+        """
+        if record.trimmed == EARLIEST:
+            return False
+        listed = {info.ledger_id for info in record.ledgers}
+        children = await self._metadata.children(table_path(name))
+        ids = sorted(int(child) for child in children if child.isdigit())
+        gone = [i for i in ids if i <= record.trimmed.ledger_id and i not in listed]
+        async for sealed in self._tables.each_ledger(name.base, some=gone[-TRIMMED_LOOKS:]):
+            if sealed.files and sealed.partition == name.partition:
+                return True
+        return False
 
     async def _lacks_statistics(self, base: TopicName) -> bool:
         """Return whether a table, of an older release for instance, has an incomplete log."""

@@ -153,7 +153,7 @@ def test_of_many_tables_that_are_tidied_at_once_all_topics_are_looked_at_once() 
     async def tidy(base: TopicName, topics: list[Topic]) -> None:
         tidied.append((base, topics))
 
-    clock = TickingClock(1.0)
+    clock = TickingClock(0.001)
     queue = TidyQueue(clock)
     rounds = rounds_of(clock, queue, loaded, tidy)
     for name in names:
@@ -186,3 +186,54 @@ def test_rows_of_a_topic_that_was_truncated_before_a_restart_leave_its_table(
     asyncio.run(progress.look_up(topic))
     queue.hurry()
     assert (NAME in queue._at) == is_tidied
+
+
+@pytest.mark.parametrize("what", ["look", "load"])
+def test_rows_of_a_truncated_topic_leave_its_table_within_seconds(what: str) -> None:
+    clock = TickingClock(0.001)
+    queue = TidyQueue(clock)
+    tidied: list[float] = []
+
+    class Truncated:
+        name, closed = NAME, False
+        policies = SimpleNamespace(sealing=SimpleNamespace(enabled=True))
+        ledger = SimpleNamespace(
+            record=SimpleNamespace(trimmed=EARLIEST), unsettled_from=0, entries=0,
+            last_confirmed=EARLIEST, each_ledger=lambda first: [], ledger=lambda number: None,
+            ledgers=lambda first: [],
+        )  # fmt: skip
+
+    async def tidy(base: TopicName, topics: list[Topic]) -> None:
+        tidied.append(clock.spent)
+
+    topic: Any = Truncated()
+    rounds = rounds_of(clock, queue, [topic], tidy)
+    rounds._progress._of.clear()
+    if what == "look":  # it is trimmed while it is loaded
+        asyncio.run(rounds._progress.look_up(topic))
+        asyncio.run(rounds.run())
+    topic.ledger.record = SimpleNamespace(trimmed=Position(3, 49))
+    for _ in range(5):
+        asyncio.run(rounds.run())
+        clock.spent += 2
+    assert len(tidied) == 1
+    assert tidied[0] < 10
+
+
+def test_tables_that_are_to_be_tidied_wait_for_a_round_that_has_time() -> None:
+    clock = TickingClock(1.0)
+    queue = TidyQueue(clock)
+    tidied: list[TopicName] = []
+
+    async def tidy(base: TopicName, topics: list[Topic]) -> None:
+        tidied.append(base)
+
+    rounds = rounds_of(clock, queue, [], tidy)
+    names = [TopicName.parse(f"t{number}") for number in range(20)]
+    for name in names:
+        queue.soon(name)
+    asyncio.run(rounds.run())
+    assert 0 < len(tidied) < 20
+    for _ in range(20):
+        asyncio.run(rounds.run())
+    assert tidied == names
