@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import google_crc32c
 
@@ -21,6 +21,14 @@ METADATA_NAME = "metadata.db"
 FORMAT_VERSION = 1
 KINDS = ("journal", "ledgers")
 """The two directories of a bookie."""
+
+MANIFEST_BYTES_MAX: Final = 1 << 30
+"""Bytes of a manifest that is read; about 100 for each file of a backup."""
+
+_SIZE_MAX: Final = (1 << 63) - 1
+_CRC_MAX: Final = (1 << 32) - 1
+_TIME_MAX_MS: Final = 253_402_300_799_000
+"""The end of the year 9999."""
 
 _place = re.compile(r"bookie-([1-9]\d?)(/|$)")
 _bookie = re.compile(r"bookie-[1-9]\d?")
@@ -86,47 +94,81 @@ def read_manifest(disk: Disk, backup: str) -> Manifest:
             "another backup"
         ) from None
     try:
-        sealed = json.loads(file.read(0, size))
-        body = sealed["backup"]
-        if google_crc32c.value(body.encode()) != sealed["crc32c"]:
+        if size > MANIFEST_BYTES_MAX:
+            raise ValueError(f"it has {size} bytes, and may have {MANIFEST_BYTES_MAX}")
+        sealed = _object("it", json.loads(file.read(0, size), object_pairs_hook=_without_repeats))
+        body, crc = sealed.get("backup"), sealed.get("crc32c")
+        if not isinstance(body, str):
+            raise ValueError(f"'backup' must be text, not {_shown(body)}")
+        if google_crc32c.value(body.encode()) != _integer("crc32c", crc, _CRC_MAX):
             raise ValueError("its checksum differs")
-        fields = json.loads(body, object_pairs_hook=_without_repeats)
-        version = int(fields.pop("version"))
+        fields = _object("'backup'", json.loads(body, object_pairs_hook=_without_repeats))
+        version = _integer("version", fields.get("version"), _SIZE_MAX)
         if version > FORMAT_VERSION:
             raise BackupError(f"{path} has version {version}; this release knows {FORMAT_VERSION}")
         return _manifest_of(fields)
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as e:
+    except OSError as e:
+        raise BackupError(f"{path} cannot be read: {e.strerror or e}") from e
+    except (ValueError, RecursionError, MemoryError) as e:
         raise BackupError(f"{path} is damaged ({e}): use another backup") from e
     finally:
         file.close()
 
 
 def _manifest_of(fields: dict[str, Any]) -> Manifest:
-    """Check everything that becomes a path or a number; raises ``ValueError`` and the like.
+    """Check everything that becomes a path or a number; raises ``ValueError``.
 
     The checksum proves only that the manifest is whole: anybody can compute it.
     """
     files: dict[str, tuple[int, int]] = {}
-    for name, (size, crc) in fields.pop("files").items():
+    for name, pair in _object("'files'", fields.get("files")).items():
         if name != METADATA_NAME:
             _check_name(name)
-        if int(size) < 0:
-            raise ValueError(f"{name!r} has a negative size")
-        files[name] = int(size), int(crc)
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise ValueError(f"{_shown(name)} must have [SIZE, CRC32C], not {_shown(pair)}")
+        file_size = _integer(f"the size of {_shown(name)}", pair[0], _SIZE_MAX)
+        files[name] = file_size, _integer(f"the CRC32C of {_shown(name)}", pair[1], _CRC_MAX)
     directories = {parent for name in files for parent in _parents(name)}
     if both := directories & files.keys():
         raise ValueError(f"{min(both)!r} is a file and a directory")
-    places = tuple(map(str, fields.pop("places")))
+    places = _texts("places", fields.get("places"))
     if not all(map(_bookie.fullmatch, places)):
         raise ValueError("it names places that no bookie has")
     return Manifest(
-        store_id=str(fields.pop("store_id")),
-        mark=int(fields.pop("mark")),
-        created_ms=int(fields.pop("created_ms")),
+        store_id=_texts("store_id", [fields.get("store_id")])[0],
+        mark=_integer("mark", fields.get("mark"), _SIZE_MAX),
+        created_ms=_integer("created_ms", fields.get("created_ms"), _TIME_MAX_MS),
         places=places,
         files=files,
-        missing=tuple(map(str, fields.pop("missing"))),
+        missing=_texts("missing", fields.get("missing")),
     )
+
+
+def _object(what: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} must be a JSON object, not {_shown(value)}")
+    return value
+
+
+def _integer(what: str, value: Any, most: int) -> int:
+    """Return a whole number of a manifest. JSON has Infinity and true, too."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{what} must be a whole number from 0 to {most}, not {_shown(value)}")
+    return value
+
+
+def _texts(what: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise ValueError(f"{what} must be text, not {_shown(value)}")
+    return tuple(value)
+
+
+def _shown(value: Any) -> str:
+    """Return the beginning of a wrong value; an integer may be too long to be written."""
+    try:
+        return repr(value)[:200]
+    except (ValueError, RecursionError):
+        return f"a long {type(value).__name__}"
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -141,7 +183,7 @@ def _check_name(name: str) -> None:
     place, _, rest = name.partition("/")
     kind, _, below = rest.partition("/")
     if not _bookie.fullmatch(place) or kind not in KINDS or not below or below == LOCK_NAME:
-        raise ValueError(f"{name!r} is not a file of a data directory")
+        raise ValueError(f"{_shown(name)} is not a file of a data directory")
 
 
 def _parents(name: str) -> list[str]:

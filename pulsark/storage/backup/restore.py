@@ -25,7 +25,8 @@ def check_empty(data: DataDir, disk: Disk) -> None:
     """
     bookies = [path for home in data.homes for path in (home.journal_dir, home.ledger_dir)]
     for path in (data.metadata_path, *bookies):
-        names = [path] if os.path.isfile(path) else disk.list(path)
+        is_entry = os.path.exists(path) and not os.path.isdir(path)
+        names = [path] if is_entry else disk.list(path)
         if set(names) - {LOCK_NAME}:
             raise BackupError(
                 f"{path} belongs to a standalone, and may have newer messages than the backup. "

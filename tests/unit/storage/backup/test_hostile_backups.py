@@ -259,3 +259,80 @@ def test_directories_in_the_metadata_store_stay_below_their_root(directory: str)
         TableRecord.decode("/p", TableRecord("../../..", 1, ("/root/a/b/c",)).encode())
     with pytest.raises(MetadataError):
         TableToDelete.decode("ab" * 16, TableToDelete("ab" * 16, "t", (directory,)).encode())
+
+
+WRONG_NUMBERS = [
+    float("inf"), float("-inf"), float("nan"), -1, 1 << 63, 10**400, 1.5, 1e300, True, None, "7",
+    [], {},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", WRONG_NUMBERS)
+@pytest.mark.parametrize("field", ["size", "crc", "version", "mark", "created_ms", "crc32c"])
+def test_a_number_that_is_none_is_named(prepared: Prepared, field: str, value: Any) -> None:
+    prepared.backup.mkdir()
+    body: dict[str, Any] = {
+        "version": 1, "store_id": "s", "mark": 1, "created_ms": 1, "places": [], "missing": [],
+        "files": {"metadata.db": [1, 1]},
+    }  # fmt: skip
+    if field in ("size", "crc"):
+        body["files"]["metadata.db"][field == "crc"] = value
+    elif field != "crc32c":
+        body[field] = value
+    text = json.dumps(body)
+    crc = value if field == "crc32c" else google_crc32c.value(text.encode())
+    (prepared.backup / "backup.json").write_text(json.dumps({"backup": text, "crc32c": crc}))
+    name = {"size": "the size of 'metadata.db'", "crc": "the CRC32C of 'metadata.db'"}
+    with pytest.raises(BackupError, match=f"{name.get(field, field)} must be a whole number"):
+        read_manifest(OsDisk(), str(prepared.backup))
+
+
+@pytest.mark.parametrize("field", ["store_id", "places", "missing", "files"])
+@pytest.mark.parametrize("value", [None, 5, [5], {"a": 5}, [["a"]]])
+def test_a_field_of_another_type_is_damage(prepared: Prepared, field: str, value: Any) -> None:
+    prepared.backup.mkdir()
+    body = {
+        "version": 1, "store_id": "s", "mark": 1, "created_ms": 1, "places": [], "missing": [],
+        "files": {}, field: value,
+    }  # fmt: skip
+    text = json.dumps(body)
+    sealed = {"backup": text, "crc32c": google_crc32c.value(text.encode())}
+    (prepared.backup / "backup.json").write_text(json.dumps(sealed))
+    with pytest.raises(BackupError, match="damaged"):
+        read_manifest(OsDisk(), str(prepared.backup))
+
+
+def test_a_huge_manifest_is_refused_unread(prepared: Prepared) -> None:
+    prepared.backup.mkdir()
+    (prepared.backup / "backup.json").touch()
+    os.truncate(prepared.backup / "backup.json", 60 << 30)
+    with pytest.raises(BackupError, match="64424509440 bytes, and may have"):
+        read_manifest(OsDisk(), str(prepared.backup))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "link", "device"])
+def test_a_manifest_that_is_no_plain_file_is_refused(prepared: Prepared, kind: str) -> None:
+    prepared.backup.mkdir()
+    path = prepared.backup / "backup.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        os.symlink("/dev/zero" if kind == "device" else prepared.outside / "keys", path)
+    with pytest.raises(BackupError, match="cannot be read"):
+        read_manifest(OsDisk(), str(prepared.backup))
+
+
+def test_a_pipe_in_the_place_of_a_file_is_refused(prepared: Prepared) -> None:
+    path = prepared.has("bookie-1/journal/0000000000000001.journal")
+    path.unlink()
+    os.mkfifo(path)
+    prepared.refused("is not as it was written")
+
+
+def test_a_pipe_in_the_target_is_not_taken_for_nothing(prepared: Prepared) -> None:
+    Path(prepared.data.path).mkdir()
+    os.mkfifo(prepared.data.metadata_path)
+    prepared.has("metadata.db")
+    prepared.refused("belongs to a standalone")
