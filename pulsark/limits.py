@@ -16,10 +16,17 @@ INTAKE_SECONDS = 4 * TURN_SECONDS
 """Time of a turn for commands that have just arrived. Connections that read later in the turn
 postpone even their first command."""
 
-POSTPONED_SECONDS = TURN_SECONDS
+POSTPONED_SECONDS = TURN_SECONDS / 2
 """Time of a turn for postponed commands."""
 
-REQUESTS_SECONDS = 2 * TURN_SECONDS
+LIGHT_READ_BYTES = 2048
+"""A read of a connection that brings no more is light: a small message, a few commands. While many
+clients wait for a later turn, those with more to do have a line of their own."""
+
+CROWDED_CLIENTS = 16
+"""So many clients that wait for a later turn are many."""
+
+REQUESTS_SECONDS = TURN_SECONDS
 """Time of a turn for the steps of requests, those over HTTP and those of the binary protocol that
 wait for something. Later steps get the following turns."""
 
@@ -163,6 +170,19 @@ UNREAD_OUTPUT_BYTES_MAX = 1 << 20
 UNREAD_OUTPUT_BYTES_COUNTED = 64 << 10
 """A socket with fewer unsent bytes than this does not count towards the limit of all."""
 
+RECEIVED_BYTES_MAX = 32 << 20
+"""What all connections together read in one turn and may have to carry out in later ones."""
+
+RECEIVED_BYTES_MIN = 4 * 1024
+"""Least that one connection may read at a time, however many there are."""
+
+LARGE_FRAMES_BYTES_MAX = 64 << 20
+"""Large frames of all connections together that have not arrived whole, or four of the largest. A
+client holds at most as much as it leaves free; above that its connections are not read."""
+
+LARGE_FRAME_SECONDS = 30.0
+"""A large frame that has not arrived within this time ends its connection if others wait."""
+
 PENDING_PUBLISH_BYTES_MAX = 64 << 20
 """Bytes of one connection that wait for the journal. Above it, the socket is not read."""
 
@@ -303,6 +323,14 @@ leaves free; above that its requests get 503."""
 
 HTTP_BODIES_BYTES_MAX = 32 << 20
 """Bytes of all request bodies together, shared out in the same way."""
+
+HTTP_READS_BYTES_MAX = 8 << 20
+"""Bytes of requests that all connections together have read and not parsed yet, or whose request
+has not taken them."""
+
+HTTP_READ_BYTES_MIN = 2 * 1024
+HTTP_READ_BYTES_MAX = 16 * 1024
+"""What one connection may read at a time: its part of ``HTTP_READS_BYTES_MAX``, within these."""
 
 HTTP_UNSENT_BYTES_MAX = 16 * 1024
 """Unsent bytes of an HTTP connection above which its answer waits."""

@@ -16,10 +16,14 @@ from typing import TYPE_CHECKING, cast
 
 from pulsark.errors import CrowdedOutError
 from pulsark.limits import (
+    HTTP_CLOSE_SECONDS,
     HTTP_HEAD_BYTES_MAX,
     HTTP_HEAD_TIMEOUT_SECONDS,
     HTTP_LOBBY_MIN,
     HTTP_PROBES_MAX,
+    HTTP_READ_BYTES_MAX,
+    HTTP_READ_BYTES_MIN,
+    HTTP_READS_BYTES_MAX,
 )
 from pulsark.runtime import run_in_worker
 from pulsark.security.peer import tls_peer, verified_certificate
@@ -30,8 +34,7 @@ if TYPE_CHECKING:
     import socket
     import ssl
 
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
+    from pulsark.admin.timed_connection import TimedConnection
     from pulsark.admin.uvicorn_app import Http
     from pulsark.dispatch.broker import Broker
     from pulsark.security.connection_slots import Slot
@@ -42,6 +45,9 @@ log = logging.getLogger(__name__)
 _PROBES = (b"/status.html", b"/admin/v2/brokers/health", b"/metrics", b"/metrics/")
 """What probes ask for: answered whatever else is connected."""
 _END_OF_HEAD = b"\r\n\r\n"
+
+# One for all connections: each copies out what was read before the next one reads.
+_received = memoryview(bytearray(HTTP_READ_BYTES_MAX))
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _TOO_LARGE = _BUSY.replace(b"503 Service Unavailable", b"431 Request Header Fields Too Large")
 
@@ -54,15 +60,15 @@ class AdminServer:
         self._broker = broker
         self._plain = PlainListener(self._connect, self._begin_trial, broker.connections.slots)
         self._over_tls: TlsListener | None = None
-        self._waiting: dict[_FirstRequest, None] = {}
+        self._waiting: dict[_HttpSocket, None] = {}
         """The oldest first."""
         self._probes = 0
         """Connections of crowded addresses, which may only probe."""
         self._http: Http | None = None
         self._loading: asyncio.Task[None] | None = None
 
-    def _connect(self, trial: Trial | None) -> _FirstRequest:
-        return _FirstRequest(self, trial)
+    def _connect(self, trial: Trial | None) -> _HttpSocket:
+        return _HttpSocket(self, trial)
 
     def listen(self, hosts: Sequence[str], port: int) -> int:
         """Listen; returns the port (``port`` 0 takes a free one). ``ConfigError`` if in use."""
@@ -106,7 +112,7 @@ class AdminServer:
         if self._http is not None:
             await self._http.close()
 
-    def admit(self, connection: _FirstRequest) -> Slot | None:
+    def admit(self, connection: _HttpSocket) -> Slot | None:
         """Take a new connection, in the place of the oldest stranger if need be.
 
         Every connection may send the head of a request, because it may be a probe. None if the
@@ -136,8 +142,20 @@ class AdminServer:
         return self._broker.settings.maxHttpServerConnections
 
     def _is_full(self, waiting: int) -> bool:
-        served = self._http.connections if self._http is not None else 0
-        return waiting + served >= self._most
+        return waiting + self._served >= self._most
+
+    @property
+    def _served(self) -> int:
+        return self._http.connections if self._http is not None else 0
+
+    @property
+    def read_bytes(self) -> int:
+        """Return how many bytes one connection may read at a time, and hold unparsed.
+
+        They come from a budget of all connections: the more there are, the less each may read.
+        """
+        each = HTTP_READS_BYTES_MAX // max(1, len(self._waiting) + self._served)
+        return max(HTTP_READ_BYTES_MIN, min(each, HTTP_READ_BYTES_MAX))
 
     def load_soon(self) -> None:
         """Begin the import now, if it was not."""
@@ -159,7 +177,7 @@ class AdminServer:
                 raise
             return PROBES_ONLY
 
-    def forget(self, connection: _FirstRequest) -> None:
+    def forget(self, connection: _HttpSocket) -> None:
         """A connection is closed, or served by uvicorn now."""
         self._waiting.pop(connection, None)
 
@@ -169,13 +187,18 @@ class AdminServer:
 
     def protocol(
         self, transport: asyncio.BaseTransport, trial: Trial | None, slot: Slot
-    ) -> H11Protocol | None:
+    ) -> TimedConnection | None:
         """A protocol for a connection; ``None`` while the import is under way."""
         if self._http is None:
             return None
         peer = None if self._broker.audit is None else tls_peer(transport)
         return self._http.new_protocol(
-            verified_certificate(transport), peer, trial, slot, logs_in=self._broker.logins is None
+            verified_certificate(transport),
+            peer,
+            trial,
+            slot,
+            logs_in=self._broker.logins is None,
+            holds=lambda: self.read_bytes,
         )
 
     async def _load(self) -> None:
@@ -205,17 +228,21 @@ def is_probe(head: bytes) -> bool:
     return method in (b"GET", b"HEAD") and target in _PROBES
 
 
-class _FirstRequest(asyncio.Protocol):
-    """A connection whose first request is not complete yet, or came before the import was."""
+class _HttpSocket(asyncio.BufferedProtocol):
+    """Reads one connection: the head of its first request, and then whatever uvicorn gets."""
 
     def __init__(self, server: AdminServer, trial: Trial | None) -> None:
         self._server = server
         self._probes_only = trial is PROBES_ONLY
         self._trial = None if trial is PROBES_ONLY else trial
-        self._received = bytearray()
+        self._head = bytearray()
+        self._is_refused = False
+        """Whether the head was too large: what else comes is thrown away."""
         self._slot: Slot | None = None
         self._transport: asyncio.Transport
         self._timeout: asyncio.TimerHandle | None = None
+        self._served: TimedConnection | None = None
+        """Once the first request has a head and uvicorn is imported."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -228,40 +255,70 @@ class _FirstRequest(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._timeout = loop.call_later(HTTP_HEAD_TIMEOUT_SECONDS, self.drop)
 
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        if _END_OF_HEAD in self._received:
-            if self._probes_only and not is_probe(bytes(self._received)):
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _received[: self._server.read_bytes]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._served is not None:
+            self._served.data_received(bytes(_received[:nbytes]))
+            return
+        if self._is_refused:
+            return
+        self._head += _received[:nbytes]
+        if _END_OF_HEAD in self._head:
+            if self._probes_only and not is_probe(bytes(self._head)):
                 self.abort()
                 return
             # What follows stays in the socket until uvicorn reads it.
             self._transport.pause_reading()
-            if self._slot is not None and self._received.startswith((b"GET ", b"HEAD ")):
+            if self._slot is not None and self._head.startswith((b"GET ", b"HEAD ")):
                 self._slot.ask()  # nothing more has to come
             self._wait_no_more()
             self.hand_over_if_complete()
-        elif len(self._received) > HTTP_HEAD_BYTES_MAX:
-            self._transport.write(_TOO_LARGE)
-            self.drop()
+        elif len(self._head) > HTTP_HEAD_BYTES_MAX:
+            self._refuse_head()
+
+    def _refuse_head(self) -> None:
+        """Answer that the head is too large, and read on for a moment.
+
+        If something were left unread, the system would drop the answer.
+        """
+        self._transport.write(_TOO_LARGE)
+        self._is_refused = True
+        self._head = bytearray()
+        self._wait_no_more()
+        loop = asyncio.get_running_loop()
+        self._timeout = loop.call_later(HTTP_CLOSE_SECONDS, self.drop)
 
     def hand_over_if_complete(self) -> None:
         """Let uvicorn go on from here, if a head is there and uvicorn is."""
-        if _END_OF_HEAD not in self._received or self._transport.is_closing():
+        if _END_OF_HEAD not in self._head or self._transport.is_closing():
             return
-        if self._slot is None or not self._server.may_serve(bytes(self._received)):
+        if self._slot is None or not self._server.may_serve(bytes(self._head)):
             self._refuse()
             return
-        protocol = self._server.protocol(self._transport, self._trial, self._slot)
-        if protocol is None:
+        served = self._server.protocol(self._transport, self._trial, self._slot)
+        if served is None:
             return
         self._leave()
-        self._transport.set_protocol(protocol)
-        protocol.connection_made(self._transport)
-        protocol.data_received(bytes(self._received))
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
+        head, self._head = bytes(self._head), bytearray()
+        self._served = served
+        served.connection_made(self._transport)
+        self._transport.resume_reading()
+        served.data_received(head)  # which may find that enough was read for now
+
+    def pause_writing(self) -> None:
+        if self._served is not None:
+            self._served.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._served is not None:
+            self._served.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._served is not None:
+            self._served.connection_lost(exc)
+            return
         self._leave()
         if self._slot is not None:
             self._slot.leave()
@@ -273,7 +330,6 @@ class _FirstRequest(asyncio.Protocol):
     def abort(self) -> None:
         """Close the connection for another one, which has its place at once."""
         self._leave()
-        # uvicorn's protocol may have it by now.
         self._transport.abort()
 
     def _refuse(self) -> None:

@@ -15,12 +15,19 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pulsark.dispatch.loop.run_queue import Lane, RunQueue
-from pulsark.limits import HTTP_REQUEST_SECONDS, HTTP_UNREAD_SECONDS, HTTP_UNSENT_BYTES_MAX
+from pulsark.limits import (
+    HTTP_READ_BYTES_MAX,
+    HTTP_REQUEST_SECONDS,
+    HTTP_UNREAD_SECONDS,
+    HTTP_UNSENT_BYTES_MAX,
+)
 
 RUN_QUEUE = "run-queue"
 """Where the state of a connection has the broker's run queue."""
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pulsark.security.connection_slots import Slot
 
 
@@ -38,6 +45,8 @@ class TimedConnection(H11Protocol):
         """Ends a connection whose answer is not read."""
         self._slot: Slot | None = None
         self._logs_in = False
+        self.holds: Callable[[], int] = lambda: HTTP_READ_BYTES_MAX
+        """Returns how many bytes of a body may wait here for their request to take them."""
         self.begun = self.loop.time()
         """When the first request was there."""
 
@@ -96,6 +105,9 @@ class TimedConnection(H11Protocol):
     def handle_events(self) -> None:
         """More has come of a request, or the one before it is answered."""
         super().handle_events()
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete and len(cycle.body) >= self.holds():
+            self.flow.pause_reading()
         if not self._waits_for_more():
             _cancel(self._unfinished)
             self._unfinished = None

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 from pulsark.limits import HTTP_CLOSE_SECONDS, HTTP_HEAD_BYTES_MAX, HTTP_LAST_SECONDS
 
 if TYPE_CHECKING:
-    from uvicorn import Config
-    from uvicorn.protocols.http.h11_impl import H11Protocol
+    from collections.abc import Callable
 
+    from uvicorn import Config
+
+    from pulsark.admin.timed_connection import TimedConnection
     from pulsark.dispatch.broker import Broker
     from pulsark.dispatch.loop.run_queue import RunQueue
     from pulsark.dispatch.stats.stats import Stats
@@ -79,10 +81,12 @@ class Http:
         slot: Slot,
         *,
         logs_in: bool,
-    ) -> H11Protocol:
+        holds: Callable[[], int],
+    ) -> TimedConnection:
         """A protocol for one connection; each of its requests has all these in its state.
 
-        ``logs_in``: whether a complete request is as good as a login.
+        ``logs_in``: whether a complete request is as good as a login. ``holds`` returns how many
+        bytes of a body the connection may hold that its request has not taken.
         """
         from pulsark.admin.http.requests import CERTIFICATE, SLOT, TLS_PEER, TRIAL
         from pulsark.admin.timed_connection import RUN_QUEUE
@@ -92,7 +96,8 @@ class Http:
         state[RUN_QUEUE] = self._run_queue
         made = new(self._config, self._state, state)
         made.take_slot(slot, logs_in=logs_in)
-        return cast("H11Protocol", made)
+        made.holds = holds
+        return cast("TimedConnection", made)
 
     def make_room(self, most: int) -> bool:
         """Return whether there are fewer connections than ``most``.

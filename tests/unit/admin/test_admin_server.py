@@ -21,7 +21,7 @@ from pulsark.config.settings import Settings
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.errors import ConfigError
-from pulsark.limits import HTTP_LOBBY_MIN
+from pulsark.limits import HTTP_BODY_BYTES_MAX, HTTP_LOBBY_MIN, HTTP_READ_BYTES_MAX
 from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.runtime import Clock, Runtime, SystemClock
 from pulsark.storage.ledger.manager import LedgerManager
@@ -462,6 +462,41 @@ def test_a_request_with_two_lengths_is_refused_and_the_next_one_not_read(length:
         writer.write(GET.removesuffix(b"\r\n") + lengths + b"0\r\n\r\n" + GET)
         assert (await response(reader))[0] == 400
         assert b"HTTP/1.1" not in await reader.read()
+        writer.close()
+
+    on_port(check)
+
+
+def test_a_body_is_not_read_before_its_request_has_its_turn() -> None:
+    """The first request of a connection waits for its turn, too."""
+
+    async def check(port: int, server: AdminServer) -> None:
+        reader, writer = await connect(port)
+        writer.write(GET)
+        assert (await response(reader))[0] == 200  # uvicorn is imported
+        queue = server._broker.run_queue
+        late, queue.is_late = queue.is_late, lambda: True  # type: ignore[method-assign]
+        postponed = list[Callable[[], object]]()
+        queue.postpone = lambda work, lane: postponed.append(work)  # type: ignore[method-assign]
+        body = b" " * HTTP_BODY_BYTES_MAX
+        head = b"PUT /admin/v2/spark-queries/q HTTP/1.1\r\nHost: localhost\r\n"
+        head += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+        begun = [await connect(port) for _ in range(8)]
+        for _, flooder in begun:
+            flooder.write(head + body)
+        await asyncio.sleep(0.2)
+        held = [
+            sum(map(len, connection._postponed))
+            for connection in server._http._state.connections  # type: ignore[union-attr]
+        ]
+        assert max(held) <= HTTP_READ_BYTES_MAX
+        queue.is_late = late  # type: ignore[method-assign]
+        del queue.postpone
+        for work in postponed:
+            work()
+        for flooded, flooder in begun:
+            assert (await response(flooded))[0] < 500
+            flooder.close()
         writer.close()
 
     on_port(check)
