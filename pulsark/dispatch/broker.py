@@ -25,6 +25,7 @@ from pulsark.dispatch.brokers.owners import BundleOwners
 from pulsark.dispatch.brokers.registry import BrokerRegistry, LiveBroker
 from pulsark.dispatch.connections import Connections
 from pulsark.dispatch.dynamic_settings import DynamicSettings
+from pulsark.dispatch.frame_room import FrameRoom
 from pulsark.dispatch.lookup_limit import LookupLimit
 from pulsark.dispatch.loop.chores import Chores
 from pulsark.dispatch.loop.defects import Defects
@@ -69,6 +70,7 @@ from pulsark.dispatch.topics.topic_tables import TopicTables
 from pulsark.dispatch.upkeep.load_balance import AutoSplit, LoadShedding
 from pulsark.dispatch.upkeep.share import Share
 from pulsark.dispatch.upkeep.storage_quotas import StorageQuotas
+from pulsark.limits import LARGE_FRAMES_BYTES_MAX
 from pulsark.metadata.resources import Resources
 from pulsark.storage.bookie.disk_watch import disk_watch_of
 from pulsark.storage.bookie.known_bookies import KnownBookies, OwnBookies
@@ -226,6 +228,9 @@ class Broker:
         self.connections = Connections(settings, runtime.clock)
         self.lookups = LookupLimit(settings)
         self.output_buffer = OutputBuffer(settings.maxUnreadOutputBufferSizeInMB << 20)
+        self.frame_room = FrameRoom(
+            max(LARGE_FRAMES_BYTES_MAX, 4 * settings.maxMessageSize), self.clock
+        )
         self.publish_buffer = PublishBuffer(
             settings.maxMessagePublishBufferSizeInMB << 20, self.run_queue
         )

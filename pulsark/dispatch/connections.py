@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
+from pulsark.limits import RECEIVED_BYTES_MAX, RECEIVED_BYTES_MIN
 from pulsark.security.connection_slots import ConnectionSlots
 from pulsark.security.seldom_warnings import SeldomWarnings
 
@@ -46,6 +47,8 @@ class Connections:
         self._of_host: Counter[str] = Counter()
         self._strangers: dict[CountedConnection, None] = {}
         """Those that have not logged in, the oldest first."""
+        self.read_bytes = RECEIVED_BYTES_MAX
+        """What one connection may read at a time: its part of what all may."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -61,6 +64,7 @@ class Connections:
         self._open.add(connection)
         self._strangers[connection] = None
         self._of_host[connection.host] += 1
+        self._share_reads()
         return None
 
     def logged_in(self, connection: CountedConnection) -> None:
@@ -75,6 +79,11 @@ class Connections:
             self._of_host[connection.host] -= 1
             if not self._of_host[connection.host]:
                 del self._of_host[connection.host]
+            self._share_reads()
+
+    def _share_reads(self) -> None:
+        each = RECEIVED_BYTES_MAX // max(1, len(self._open))
+        self.read_bytes = max(RECEIVED_BYTES_MIN, each)
 
     def _no_room(self, host: str) -> str | None:
         """Return why one more connection of an address is refused; strangers make room."""

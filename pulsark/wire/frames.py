@@ -121,6 +121,15 @@ class FrameDecoder:
         return self._room
 
     @property
+    def large_frame_bytes(self) -> int:
+        """Return the size of the frame whose rest is received in place; 0 without one.
+
+        Valid once what was read before is used up.
+        """
+        missing = self._wanted - len(self._partial)
+        return self._wanted if missing >= LARGE_REST_BYTES else 0
+
+    @property
     def is_in_large_frame(self) -> bool:
         """Whether the next read goes into a large frame, and nowhere else."""
         return self._room is not None

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import multiprocessing
 import re
 import threading
 import time
 import urllib.request
 import zlib
 from collections.abc import Awaitable, Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -146,34 +148,39 @@ OPERATIONS: tuple[Operation, ...] = (
 
 
 class Publisher:
-    """Somebody else, who publishes a small message now and then."""
+    """Somebody else, who publishes a small message now and then, from a process of its own."""
 
     def __init__(self, broker: Standalone) -> None:
-        self._client = WireClient(broker.broker_port)
-        self._client.producer(f"{TOPIC}plain")
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        spawn = multiprocessing.get_context("spawn")
+        self._here, there = spawn.Pipe()
+        self._process = spawn.Process(target=_publish, args=(broker.broker_port, there))
         self.seconds: list[float] = []
 
     def start(self) -> None:
-        self._thread.start()
+        self._process.start()
+        assert self._here.recv() == "ready"
 
     def stop(self) -> None:
-        self._over.set()
-        self._thread.join()
-        self._client.close()
-
-    def _run(self) -> None:
-        for number in range(10**9):
-            begun = time.monotonic()
-            self._client.publish(b"x", sequence_id=number)
-            self.seconds.append(time.monotonic() - begun)
-            if self._over.wait(0.01):
-                return
+        self._here.send("stop")
+        self.seconds = self._here.recv()
+        self._process.join()
 
     @property
     def p99(self) -> float:
         return sorted(self.seconds)[int(len(self.seconds) * 0.99)]
+
+
+def _publish(port: int, told: Connection) -> None:
+    client = WireClient(port)
+    client.producer(f"{TOPIC}plain")
+    told.send("ready")
+    seconds = []
+    while not told.poll(0.01):
+        begun = time.monotonic()
+        client.publish(b"x", sequence_id=len(seconds))
+        seconds.append(time.monotonic() - begun)
+    told.send(seconds)
+    client.close()
 
 
 class Seen(NamedTuple):

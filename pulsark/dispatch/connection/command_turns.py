@@ -15,12 +15,13 @@ from pulsark.dispatch.loop.run_queue import Lane
 from pulsark.errors import ProtocolError
 from pulsark.limits import (
     HANDSHAKE_FRAME_BYTES_MAX,
+    LIGHT_READ_BYTES,
     READ_WHILE_FULL_BYTES,
     REQUESTS_PER_TURN_MAX,
     TURN_SECONDS,
 )
 from pulsark.wire import pulsar_pb2 as pb
-from pulsark.wire.frames import FrameDecoder
+from pulsark.wire.frames import RECEIVE_BYTES, FrameDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +41,7 @@ class CommandTurns:
         self._sends = connection.sends
         self._requests = connection.requests
         self._intake = connection.intake
+        self._connections = connection.broker.connections
         self._run_queue = connection.broker.run_queue
         self._now = connection.broker.clock.monotonic
         self._loop = asyncio.get_running_loop()
@@ -53,6 +55,8 @@ class CommandTurns:
         self._deadline = self._large_deadline = 0.0
         self._is_heavy = False
         """Whether what is left takes long, as far as that can be told."""
+        self._is_costly = False
+        """Whether the last read brought much."""
         self._waits = False
         """Whether it is not known yet who the client is."""
         self._closed = False
@@ -77,7 +81,8 @@ class CommandTurns:
         """Where the next bytes of the socket go."""
         if self._intake.waits_for_others:
             return self._decoder.get_buffer(READ_WHILE_FULL_BYTES)
-        return self._decoder.get_buffer()
+        most = self._connections.read_bytes
+        return self._decoder.get_buffer(most if most < RECEIVE_BYTES else -1)
 
     def received(self, nbytes: int) -> None:
         """Bytes are in the buffer that ``get_buffer`` gave: begin with the commands in them."""
@@ -85,8 +90,14 @@ class CommandTurns:
         large = decoder.is_in_large_frame
         full = decoder.fills(nbytes)
         self._commands = decoder.buffer_updated(nbytes)
-        if decoder.has_large_command or self._run_queue.is_late():
-            self._is_heavy = self._is_heavy or large
+        # Not by time: on a busy machine anything may take long, and would wait long again.
+        self._is_costly = nbytes > LIGHT_READ_BYTES or self._began_enough
+        if (
+            decoder.has_large_command
+            or self._run_queue.is_late()
+            or (self._is_costly and self._run_queue.is_crowded)
+        ):
+            self._is_heavy = self._is_costly or large
             self._began_enough = False
             self._intake.leave_rest()
             return
@@ -101,6 +112,7 @@ class CommandTurns:
             return
         if full:
             decoder.read_more()
+        self._intake.frame_begun(decoder.large_frame_bytes)
         self._intake.hold_back()
 
     def go_on_later(self) -> None:
@@ -136,8 +148,9 @@ class CommandTurns:
         begun = self._now()
         is_left = self._carry_out(self._run_queue.deadline())
         is_long = self._now() - begun > TURN_SECONDS / 2
-        self._is_heavy = is_long or (self._is_heavy and self._steps is not None)
+        self._is_heavy = is_long or self._is_costly or self._steps is not None
         if not is_left:
+            self._intake.frame_begun(self._decoder.large_frame_bytes)
             self._intake.rest_done()
 
     def _carry_out(self, deadline: float) -> bool:

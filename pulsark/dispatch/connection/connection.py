@@ -23,7 +23,7 @@ from pulsark.dispatch.connection.pending_requests import PendingRequests
 from pulsark.dispatch.connection.sends import Sends
 from pulsark.dispatch.connection.served_client import ServedClient
 from pulsark.errors import ClientError, ProtocolError, ServerError
-from pulsark.limits import FRAME_OVERHEAD_BYTES
+from pulsark.limits import FRAME_OVERHEAD_BYTES, LARGE_FRAME_SECONDS
 from pulsark.security.decisions import owner_of
 from pulsark.security.peer import tls_peer, verified_certificate
 from pulsark.wire import pulsar_pb2 as pb
@@ -103,7 +103,8 @@ class Connection(asyncio.BufferedProtocol):
         """Who the client is; nobody is known without authentication."""
         return None if self.login is None else self.login.principal
 
-    def _owner(self) -> str:
+    def owner(self) -> str:
+        """Return the client to whom budgets count: its role, or its address."""
         principal = self.principal
         return self.host if principal is None else owner_of(principal)
 
@@ -165,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
             self._on_write, self._on_room,
         )  # fmt: skip
         self.requests = PendingRequests(
-            self.broker.defects, self.output, self.broker.request_turns, self._owner,
+            self.broker.defects, self.output, self.broker.request_turns, self.owner,
             self._on_request_ended,
         )  # fmt: skip
         self.intake = Intake(self, self._transport)
@@ -245,6 +246,15 @@ class Connection(asyncio.BufferedProtocol):
         self._leave()
         self.output.drop()
         self._transport.abort()
+
+    def give_up_frame(self) -> None:
+        """Close because a large frame does not arrive, and others wait for its memory."""
+        self.broker.connections.complaints.note(
+            "%s: connection closed: a large frame did not arrive within %d s",
+            self.address,
+            LARGE_FRAME_SECONDS,
+        )
+        self.abort()
 
     def give_up(self, error: Exception) -> None:
         """Close after a defect: the state of this client is unknown, and it has to begin anew.

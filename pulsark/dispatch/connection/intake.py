@@ -44,6 +44,12 @@ class Intake:
         self._buffer = connection.broker.publish_buffer
         self._counted = 0
         """What is counted there of this connection."""
+        self._frames = connection.broker.frame_room
+        self._owner = connection.owner
+        self._frame_bytes = 0
+        """The size of a large frame that has not arrived whole."""
+        self._waits_for_frame = False
+        """Whether there is no room for it yet."""
         self._publishes_max = connection.settings.maxPendingPublishRequestsPerConnection
 
     @property
@@ -68,6 +74,28 @@ class Intake:
         self._on(Event.DONE)
         self.check_room()
 
+    def frame_begun(self, size: int) -> None:
+        """Take room for a large frame that has begun; with 0 the last one has arrived."""
+        if size == self._frame_bytes:
+            return
+        if self._frame_bytes:
+            self._frames.give_back(self)
+        self._frame_bytes = size
+        self._waits_for_frame = bool(size) and not self._frames.take(self, self._owner(), size)
+
+    def frame_has_room(self) -> None:
+        """There is room for the large frame that has begun."""
+        self._waits_for_frame = False
+        if self._reading.state is State.NO_ROOM:
+            self._on(Event.CALLED)
+            self._go_on()
+
+    def frame_is_late(self) -> None:
+        """Others wait for the room of a frame that does not arrive."""
+        self._frame_bytes = 0
+        if self._connection is not None:
+            self._connection.give_up_frame()
+
     def hold_back(self) -> None:
         """Read no more if too much waits: for the journal, for answers, for the client."""
         if self._reading.state is not _READING:
@@ -81,6 +109,8 @@ class Intake:
             self._on(Event.TOO_MUCH)
         elif self._buffer.is_full and self._producers:
             self._on(Event.ALL_TOO_MUCH)
+        elif self._waits_for_frame:
+            self._on(Event.TOO_LARGE)
         elif self.hold is not None and self.hold.is_due():
             self._on(Event.TOO_FAST)
 
@@ -126,8 +156,10 @@ class Intake:
     def close(self) -> None:
         """The client is not served any more. What it published is still counted."""
         self.count()
+        self.frame_begun(0)
         self._on(Event.CLOSE)
         self._connection = self.hold = None
+        del self._owner
 
     def _go_on(self) -> None:
         """Read on, if half of each limit is free."""
@@ -139,6 +171,8 @@ class Intake:
         ):
             if self.waits_for_others:
                 self._on(Event.ALL_TOO_MUCH)
+            elif self._waits_for_frame:
+                self._on(Event.TOO_LARGE)
             elif self.hold is not None and self.hold.is_due():
                 self._on(Event.TOO_FAST)
             else:

@@ -20,6 +20,8 @@ class State(Enum):
     """Too much of this client waits: publishes, requests, or what it does not read."""
     QUEUED = "queued"
     """Publishes of all clients take too much memory: the publish buffer calls those that wait."""
+    NO_ROOM = "without room"
+    """A large frame has begun: the frame room calls when there is room for the rest of it."""
     OVER_RATE = "over its rate"
     """It published faster than a rate allows: the throttles of the rate let it go on."""
     BEHIND = "behind"
@@ -36,12 +38,14 @@ class Event(Enum):
     """A limit of this client is reached."""
     ALL_TOO_MUCH = "all too much"
     """It has room, but the publish buffer has none."""
+    TOO_LARGE = "too large"
+    """There is no room for the rest of a large frame."""
     TOO_FAST = "too fast"
     """There is room, but a rate is overdrawn."""
     ROOM = "room"
     """Half of each limit is free."""
     CALLED = "called"
-    """The publish buffer lets it go on, or all of the throttles do."""
+    """The publish buffer lets it go on, or the frame room does, or all of the throttles do."""
     LEFT = "left"
     """A turn ends before all that was read is carried out."""
     LEFT_FOR_REQUESTS = "left for requests"
@@ -56,12 +60,14 @@ class Event(Enum):
 TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.READING, Event.TOO_MUCH): State.FULL,
     (State.READING, Event.ALL_TOO_MUCH): State.QUEUED,
+    (State.READING, Event.TOO_LARGE): State.NO_ROOM,
     (State.READING, Event.TOO_FAST): State.OVER_RATE,
     (State.READING, Event.LEFT): State.BEHIND,
     (State.READING, Event.LEFT_FOR_REQUESTS): State.STUCK,
     (State.READING, Event.CLOSE): State.CLOSED,
     (State.FULL, Event.ROOM): State.READING,
     (State.FULL, Event.ALL_TOO_MUCH): State.QUEUED,
+    (State.FULL, Event.TOO_LARGE): State.NO_ROOM,
     (State.FULL, Event.TOO_FAST): State.OVER_RATE,
     # In the middle of a turn the socket's buffer may be full: then the turn ends with these.
     (State.FULL, Event.LEFT): State.BEHIND,
@@ -74,6 +80,8 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.QUEUED, Event.LEFT): State.BEHIND,
     (State.QUEUED, Event.LEFT_FOR_REQUESTS): State.STUCK,
     (State.QUEUED, Event.CLOSE): State.CLOSED,
+    (State.NO_ROOM, Event.CALLED): State.FULL,
+    (State.NO_ROOM, Event.CLOSE): State.CLOSED,
     (State.OVER_RATE, Event.CALLED): State.FULL,
     (State.OVER_RATE, Event.LEFT): State.BEHIND,
     (State.OVER_RATE, Event.LEFT_FOR_REQUESTS): State.STUCK,

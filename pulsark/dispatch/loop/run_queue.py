@@ -16,12 +16,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pulsark.limits import INTAKE_SECONDS, POSTPONED_SECONDS, TURN_SECONDS
+from pulsark.limits import CROWDED_CLIENTS, INTAKE_SECONDS, POSTPONED_SECONDS, TURN_SECONDS
 
 if TYPE_CHECKING:
     from pulsark.runtime import Clock
+
+
+_TICK_SECONDS: Final = 1e-6
+"""A rest that is shorter is over: a timer may not be able to wait for it."""
 
 
 class Step(NamedTuple):
@@ -89,6 +93,11 @@ class RunQueue:
         one at the same moment, the later ones postpone theirs.
         """
         return self._intake.is_spent()
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether many clients wait for later turns."""
+        return sum(map(len, self._postponed.values())) >= CROWDED_CLIENTS
 
     def deadline(self) -> float:
         """The deadline of work that can be resumed later, such as a client's."""
@@ -170,18 +179,19 @@ class RunQueue:
             self._work(self._postponed[Lane.HTTP], POSTPONED_SECONDS)
         finally:
             heavy = self._postponed[Lane.HEAVY]
-            if heavy and (begun := self._now()) >= self._heavy_from:
+            begun = self._now()
+            if heavy and self._heavy_from - begun < _TICK_SECONDS:
                 try:
                     self._work(heavy, POSTPONED_SECONDS)
                 finally:
                     ended = self._now()
-                    self._heavy_from = ended + max(0.0, ended - begun - 2 * POSTPONED_SECONDS)
+                    self._heavy_from = ended + max(0.0, ended - begun - 2 * TURN_SECONDS)
 
     def _go_on(self) -> None:
         loop = asyncio.get_running_loop()
         only_heavy = len(self) == len(self._postponed[Lane.HEAVY])
         rest = self._heavy_from - self._now() if only_heavy else 0.0
-        if rest <= 0:
+        if rest < _TICK_SECONDS:
             loop.call_soon(self._work_off)
         else:
             self._scheduled = False

@@ -11,6 +11,7 @@ from pulsark.dispatch.loop.run_queue import Lane, RunQueue
 from pulsark.limits import (
     INTAKE_SECONDS,
     POSTPONED_SECONDS,
+    RECEIVED_BYTES_MAX,
     REQUESTS_PER_TURN_MAX,
     REQUESTS_UNDER_WAY_MAX,
     TURN_SECONDS,
@@ -264,3 +265,31 @@ def test_a_fair_share_is_shorter_where_others_wait() -> None:
         assert queue.deadline() == 7.0 + TURN_SECONDS / 4
 
     run()
+
+
+@scenario()
+async def test_who_sends_little_does_not_wait_behind_very_many_who_send_much(broker) -> None:
+    make_busy(broker)
+    floods, other = [Client(broker) for _ in range(300)], Client(broker)
+    await asyncio.sleep(0.01)
+    for flooder in floods:
+        flooder.send_bytes(ping() * 500)
+    other.send_bytes(ping())
+    turns = 0
+    while not pongs(other):
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns <= 8
+    assert sum(flooder.transport.paused for flooder in floods) > 250
+
+
+@scenario()
+async def test_the_more_clients_the_less_each_may_read_at_a_time(broker) -> None:
+    first = Client(broker)
+    assert len(first.connection.get_buffer(-1)) == RECEIVE_BYTES
+    others = [Client(broker) for _ in range(255)]
+    assert len(first.connection.get_buffer(-1)) == RECEIVED_BYTES_MAX // 256
+    for other in others:
+        other.hang_up()
+    await asyncio.sleep(0.1)
+    assert len(first.connection.get_buffer(-1)) == RECEIVE_BYTES

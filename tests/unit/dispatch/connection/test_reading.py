@@ -18,18 +18,19 @@ from pulsark.dispatch.connection.reading import (
 )
 from tests.support.broker_clients import TOPIC, Client, scenario
 
-COLUMNS = ["READING", "FULL", "QUEUED", "OVER_RATE", "BEHIND", "STUCK", "CLOSED"]
+COLUMNS = ["READING", "FULL", "QUEUED", "NO_ROOM", "OVER_RATE", "BEHIND", "STUCK", "CLOSED"]
 EXPECTED = """
-TOO_MUCH           FULL       -          -          -       -       -       -
-ALL_TOO_MUCH       QUEUED     QUEUED     QUEUED     -       -       -       -
-TOO_FAST           OVER_RATE  OVER_RATE  OVER_RATE  -       -       -       -
-ROOM               -          READING    READING    -       -       -       -
-CALLED             -          -          FULL       FULL    -       -       -
-LEFT               BEHIND     BEHIND     BEHIND     BEHIND  BEHIND  -       -
-LEFT_FOR_REQUESTS  STUCK      STUCK      STUCK      STUCK   STUCK   -       -
-REQUEST_ENDED      -          -          -          -       -       BEHIND  -
-DONE               -          -          -          -       FULL    -       -
-CLOSE              CLOSED     CLOSED     CLOSED     CLOSED  CLOSED  CLOSED  -
+TOO_MUCH           FULL       -          -          -       -          -       -       -
+ALL_TOO_MUCH       QUEUED     QUEUED     QUEUED     -       -          -       -       -
+TOO_LARGE          NO_ROOM    NO_ROOM    -          -       -          -       -       -
+TOO_FAST           OVER_RATE  OVER_RATE  OVER_RATE  -       -          -       -       -
+ROOM               -          READING    READING    -       -          -       -       -
+CALLED             -          -          FULL       FULL    FULL       -       -       -
+LEFT               BEHIND     BEHIND     BEHIND     -       BEHIND     BEHIND  -       -
+LEFT_FOR_REQUESTS  STUCK      STUCK      STUCK      -       STUCK      STUCK   -       -
+REQUEST_ENDED      -          -          -          -       -          -       BEHIND  -
+DONE               -          -          -          -       -          FULL    -       -
+CLOSE              CLOSED     CLOSED     CLOSED     CLOSED  CLOSED     CLOSED  CLOSED  -
 """
 """A line an event, a column a state: the state after it, or none."""
 
@@ -37,6 +38,7 @@ WAYS = {
     State.READING: (),
     State.FULL: (Event.TOO_MUCH,),
     State.QUEUED: (Event.ALL_TOO_MUCH,),
+    State.NO_ROOM: (Event.TOO_LARGE,),
     State.OVER_RATE: (Event.TOO_FAST,),
     State.BEHIND: (Event.LEFT,),
     State.STUCK: (Event.LEFT_FOR_REQUESTS,),
