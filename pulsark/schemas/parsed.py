@@ -67,6 +67,12 @@ class Parsed:
     type: SchemaType
     form: Form
     fingerprint: str
+    field_numbers: str = ""
+    """What a PROTOBUF schema says of its fields' numbers and types; empty if it does not.
+
+    The definition in Avro, which compatibility and the fingerprint go by, has only the names. Two
+    schemas with one fingerprint may number their fields differently.
+    """
 
 
 def parse(schema: SchemaData, depth: int = 1) -> Parsed:
@@ -90,24 +96,18 @@ def parse(schema: SchemaData, depth: int = 1) -> Parsed:
                 f"A {schema.type.name} schema has no definition, but {len(schema.data)} bytes came"
             )
     digest = hashlib.sha256(schema.type.name.encode() + b"\0" + canonical)
-    return Parsed(schema.type, form, digest.hexdigest())
+    return Parsed(schema.type, form, digest.hexdigest(), _field_numbers(schema, form))
 
 
-def field_numbers(schema: SchemaData) -> str:
-    """Return what a PROTOBUF schema says of its fields' numbers and types; empty if it does not.
-
-    The definition in Avro, which compatibility and the fingerprint go by, has only the names. Two
-    schemas with one fingerprint may number their fields differently.
-    """
-    if schema.type is SchemaType.KEY_VALUE:
-        parts = [field_numbers(part) for part in key_value.split(schema)]
+def _field_numbers(schema: SchemaData, form: Form) -> str:
+    if isinstance(form, KeyValue):
+        parts = [form.key.field_numbers, form.value.field_numbers]
         return json.dumps(parts) if any(parts) else ""
     text = schema.properties.get(PARSING_INFO, "") if schema.type is SchemaType.PROTOBUF else ""
     try:
-        found = load_json(text.encode()) if text else ""
-    except InvalidSchemaDataError:
+        return json.dumps(load_json(text.encode()), sort_keys=True) if text else ""
+    except (InvalidSchemaDataError, RecursionError, UnicodeEncodeError):
         return text
-    return json.dumps(found, sort_keys=True) if found else ""
 
 
 def _parse_key_value(schema: SchemaData, depth: int) -> tuple[KeyValue, bytes]:

@@ -160,7 +160,7 @@ class Schemas:
     async def version_of(self, topic: TopicName, schema: SchemaData) -> int:
         """The version that a schema is registered as; ``NO_VERSION`` if it is not."""
         parsed = await self._parse(schema)
-        found = await self._find(topic, await self._versions(topic), schema, parsed)
+        found = await self._find(topic, await self._versions(topic), parsed)
         return NO_VERSION if found is None else found
 
     async def check(
@@ -184,7 +184,7 @@ class Schemas:
         parsed = await self._parse(schema)
         while True:
             versions = await self._versions(topic)
-            found = await self._find(topic, versions, schema, parsed)
+            found = await self._find(topic, versions, parsed)
             if found is not None:
                 return found
             if not may_add:
@@ -196,19 +196,14 @@ class Schemas:
                 await self._compare(topic, versions, parsed, strategy)
                 return await self._add(topic, versions, schema, parsed)
 
-    async def _find(
-        self, topic: TopicName, versions: _Versions, schema: SchemaData, parsed: Parsed
-    ) -> int | None:
+    async def _find(self, topic: TopicName, versions: _Versions, parsed: Parsed) -> int | None:
         """Return the live version that reads the same payloads in the same way, or None."""
-        from pulsark.schemas.parsed import field_numbers  # for topics with schemas
-
-        numbers = field_numbers(schema)
         for found in versions.find(parsed):
-            if not numbers:
+            if not parsed.field_numbers:
                 return found
             with suppress(_ErasedError):
-                stored = await self._read(topic, versions, found)
-                if field_numbers(stored.schema) == numbers:
+                stored = await self._parse((await self._read(topic, versions, found)).schema)
+                if stored.field_numbers == parsed.field_numbers:
                     return found
         return None
 
