@@ -11,9 +11,10 @@ one process.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from collections import Counter
+from collections import Counter, OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -22,8 +23,11 @@ from pulsark.errors import BadVersionError, MetadataError, PulsarkError
 from pulsark.metadata.documents import check_version
 from pulsark.metadata.paths import SEALED_APART, sealed_apart_at, sealed_apart_path
 from pulsark.metadata.store import ANY_VERSION
+from pulsark.tasks import unattended
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pulsark.metadata.store import MetadataStore
     from pulsark.runtime import Clock
     from pulsark.wire.topic_name import TopicName
@@ -47,6 +51,17 @@ TENANT_TOPICS_MAX: Final = 10
 """Topics apart with which a whole namespace, or tenant, is."""
 
 REASON_CHARS_MAX: Final = 300
+
+EXCESS_TOPIC_SECONDS: Final = 0.5
+EXCESS_NAMESPACE_SECONDS: Final = 3.0
+"""Seconds of a processor that sealing a topic, or all topics of a namespace, may take from others
+beyond what their sizes explain."""
+
+EXCESS_FORGOTTEN_SECONDS: Final = 60.0
+"""Time after which what a topic or a namespace took is forgotten."""
+
+EXCESS_KEPT_MAX: Final = 10_000
+"""Most topics and namespaces of which it is known what they took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +102,51 @@ class Apart:
             raise MetadataError(f"a topic that is sealed apart cannot be read: {e!r}") from e
 
 
+class Excess:
+    """What sealing topics took of a processor that their sizes do not explain.
+
+    A limit for one seal does not bound a topic with a hundred partitions, or a namespace with a
+    hundred topics, which all stay just below it.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._now = clock.monotonic
+        self._taken: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """By topic or namespace: seconds, and when they were counted."""
+
+    def left(self, base: TopicName) -> float:
+        """Return the seconds that the next seal of a topic may take beyond its size."""
+        topic = EXCESS_TOPIC_SECONDS - self._of(str(base))
+        namespace = EXCESS_NAMESPACE_SECONDS - self._of(base.namespace_name)
+        return max(min(topic, namespace), 0.0)
+
+    def add(self, base: TopicName, seconds: float) -> None:
+        """Count what a seal took beyond its size."""
+        if seconds <= 0:
+            return
+        for name in (str(base), base.namespace_name):
+            taken = self._of(name) + seconds
+            self._taken.pop(name, None)
+            self._taken[name] = taken, self._now()
+        while len(self._taken) > EXCESS_KEPT_MAX:
+            self._taken.popitem(last=False)
+
+    def _of(self, name: str) -> float:
+        """What was taken, and is forgotten little by little."""
+        taken, since = self._taken.get(name, (0.0, 0.0))
+        passed = (self._now() - since) / EXCESS_FORGOTTEN_SECONDS
+        return max(taken * (1 - passed), 0.0)
+
+
 class ApartTopics:
     """The topics that this broker seals apart."""
 
     def __init__(self, clock: Clock, metadata: MetadataStore) -> None:
+        self.excess = Excess(clock)
+        self._unread: set[str] = set()
+        """Children of ``SEALED_APART`` that other brokers may have changed."""
+        self._reading: asyncio.Task[None] | None = None
+        self._end: Callable[[], None] | None = None
         self._clock = clock
         self._metadata = metadata
         self._known: dict[TopicName, Apart] = {}
@@ -98,7 +154,12 @@ class ApartTopics:
         self._in_tenants: Counter[str] = Counter()
 
     async def load(self) -> None:
-        """Read what brokers have stored, and delete what is old. Raises ``MetadataError``."""
+        """Read what brokers have stored, and delete what is old. Raises ``MetadataError``.
+
+        From then on what other brokers store is known here: they may have sealed a topic before.
+        """
+        if self._end is None:
+            self._end = self._metadata.watch(SEALED_APART, self._changed, self._missed)
         for child in await self._metadata.children(SEALED_APART):
             base = sealed_apart_at(child)
             stored = await self._metadata.get(sealed_apart_path(base))
@@ -111,6 +172,49 @@ class ApartTopics:
             if base not in self:
                 with suppress(BadVersionError):
                     await self._metadata.delete(sealed_apart_path(base), stored.version)
+
+    def _changed(self, path: str) -> None:
+        self._unread.add(path.removeprefix(f"{SEALED_APART}/"))
+        self._read_soon()
+
+    def _missed(self) -> None:
+        self._unread.add("")
+        self._read_soon()
+
+    def _read_soon(self) -> None:
+        if self._reading is None:
+            self._reading = unattended(self._read(), "reading which topics are sealed apart")
+
+    async def _read(self) -> None:
+        try:
+            while self._unread:
+                child = self._unread.pop()
+                try:
+                    await self._read_one(child)
+                except PulsarkError as error:
+                    log.info("cannot read which topics are sealed apart: %s", error)
+        finally:
+            self._reading = None
+
+    async def _read_one(self, child: str) -> None:
+        if not child or child == SEALED_APART:
+            self._unread.update(await self._metadata.children(SEALED_APART))
+            return
+        base = sealed_apart_at(child)
+        stored = await self._metadata.get(sealed_apart_path(base))
+        if stored is None:
+            return
+        found, known = Apart.decode(stored.value), self._known.get(base)
+        if known is None or found.since_ms > known.since_ms:
+            self._keep(base, found)
+
+    async def close(self) -> None:
+        """Follow other brokers no more."""
+        if self._end is not None:
+            self._end()
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
 
     def __contains__(self, base: TopicName) -> bool:
         """Whether a topic is sealed apart."""

@@ -98,6 +98,8 @@ class TableProcess:
         self._asking: asyncio.Task[Reply] | None = None
         """The request that is read to its end; holds ``_reads``."""
         self._idle: asyncio.TimerHandle | None = None
+        self._used_seconds = 0.0
+        """Seconds of a processor that the last request with a limit took."""
         self._restarts = Restarts(_now)
         self._closed = asyncio.Event()
 
@@ -116,9 +118,11 @@ class TableProcess:
         table: str = "",
         cpu_seconds_max: float | None = None,
         on_lost: Callable[[Mapping[str, int]], None] | None = None,
+        on_used: Callable[[float], None] | None = None,
     ) -> list[DataFile]:
         """``seal.seal`` of entries that come in pieces, of the topic ``table``.
 
+        ``on_used`` gets the seconds that it took of a processor, with ``cpu_seconds_max`` only.
         ``on_lost`` gets the number of messages with values that do not fit, by field.
         ``SlowSealError``: it took more than ``cpu_seconds_max`` of a processor.
 
@@ -138,7 +142,13 @@ class TableProcess:
             "table": table,
             "cpuSecondsMax": cpu_seconds_max,
         }
-        document, _ = await self._exchange(request, entries)
+        try:
+            document, _ = await self._exchange(request, entries)
+        finally:
+            # Nothing was awaited since the exchange ended.
+            used, self._used_seconds = self._used_seconds, 0.0
+            if on_used is not None:
+                on_used(used)
         files = [DataFile.from_json(file) for file in _checked(document)["files"]]
         if refused := document.get("refused", 0):
             self.on_refused(table, refused)
@@ -304,10 +314,10 @@ class TableProcess:
             try:
                 yield process
             except (OSError, EOFError, TimeoutError) as e:
-                self._restarts.failed(subject)
                 self._kill()
-                if self._overdue is process:
+                if self._overdue is process:  # That says nothing of the next one.
                     raise SlowSealError("sealing took too much time of a processor") from None
+                self._restarts.failed(subject)
                 raise ProcessEndedError(f"the table process ended: {e!r}") from None
             except BaseException:
                 # An exchange that was broken off, for instance because an entry cannot be read,
@@ -330,13 +340,15 @@ class TableProcess:
         begun, had_before = loop.time(), self.cpu_seconds(process)
         timer: asyncio.TimerHandle
 
+        def used() -> float:
+            had = self.cpu_seconds(process)
+            if had is not None and had_before is not None:
+                return had - had_before
+            return loop.time() - begun
+
         def look() -> None:
             nonlocal timer
-            had = self.cpu_seconds(process)
-            used = loop.time() - begun
-            if had is not None and had_before is not None:
-                used = had - had_before
-            if used > limit:
+            if used() > limit:
                 self._overdue = process
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
@@ -348,6 +360,7 @@ class TableProcess:
             yield
         finally:
             timer.cancel()
+            self._used_seconds = used()
 
     async def _started(self, op: str, subject: str) -> Process:
         self._check_open()

@@ -46,10 +46,11 @@ PATIENCE_WITH_STORES_SECONDS = 60.0
 HURRY_SECONDS = 300.0
 """Time without patience after a range that took longer."""
 
-SHARED_CPU_SECONDS = 0.7
+SHARED_CPU_SECONDS = 0.2
 SHARED_CPU_RATE = 4 << 20
-"""Time of a processor that sealing a range may take in a process that all topics share, and bytes
-for which it may take a second more. Others wait meanwhile."""
+"""Time of a processor that sealing a range takes in a process that all topics share, and bytes for
+which it takes a second more. Beyond that it uses up what ``Excess`` leaves its topic and namespace.
+Others wait meanwhile."""
 
 REFUSED_TOPICS_MAX = 10_000
 """Most topics whose refused payloads are counted one by one."""
@@ -117,6 +118,7 @@ class TableProcesses:
 
     async def close(self) -> None:
         """End them."""
+        await self.apart.close()
         await self.normal.close()
         await self.patient.close()
         await self.alone.close()
@@ -165,23 +167,24 @@ class TableProcesses:
                         table=str(base),
                         cpu_seconds_max=None if process is self.alone else most,
                         on_lost=on_lost,
+                        on_used=used,
                     )
             except (StorageError, TimeoutError):
                 await self._remove_attempt(roots, wanted, name)
                 raise
 
-        now = self._runtime.clock.monotonic()
         source: PiecesOf = located or entries_of
-        process, seconds = self.normal, None
-        most = SHARED_CPU_SECONDS + wanted.size / SHARED_CPU_RATE
-        if base in self.apart:
-            process = self.alone
-        elif patient and now >= self._patience_from:
-            far = any(map(in_object_store, roots))
-            least = PATIENCE_WITH_STORES_SECONDS if far else PATIENCE_SECONDS
-            process, seconds = self.patient, least + wanted.size / PATIENCE_RATE
-            if self.spare is not None:
-                await self.spare()
+        explained = SHARED_CPU_SECONDS + wanted.size / SHARED_CPU_RATE
+        most = explained + self.apart.excess.left(base)
+
+        def used(seconds: float) -> None:
+            if process is not self.alone:
+                self.apart.excess.add(base, seconds - explained)
+
+        now = self._runtime.clock.monotonic()
+        process, seconds = self._choose(base, wanted, roots, patient=patient)
+        if process is self.patient and self.spare is not None:
+            await self.spare()
         while True:
             try:
                 return await attempt(process, source, seconds)
@@ -202,6 +205,18 @@ class TableProcesses:
                     "the table process cannot read the journal, so the bookies read for it: %s", e
                 )
                 source = entries_of
+
+    def _choose(
+        self, base: TopicName, wanted: SealRange, roots: Sequence[str], *, patient: bool
+    ) -> tuple[TableProcess, float | None]:
+        """Return the process that seals a range, and the seconds that it may take, if any."""
+        if base in self.apart:
+            return self.alone, None
+        if not patient or self._runtime.clock.monotonic() < self._patience_from:
+            return self.normal, None
+        far = any(map(in_object_store, roots))
+        least = PATIENCE_WITH_STORES_SECONDS if far else PATIENCE_SECONDS
+        return self.patient, least + wanted.size / PATIENCE_RATE
 
     async def _remove_attempt(self, roots: Sequence[str], wanted: SealRange, attempt: str) -> None:
         """Delete what a process wrote that died; a root that cannot be reached keeps it."""

@@ -16,16 +16,23 @@ from pulsark.errors import (
     UnsealableError,
 )
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
+from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.table.process import apart
 from pulsark.storage.table.process.apart import (
     APART_SECONDS,
+    EXCESS_FORGOTTEN_SECONDS,
+    EXCESS_TOPIC_SECONDS,
     PAUSE_SECONDS,
     PAUSE_SECONDS_MAX,
     ApartTopics,
 )
 from pulsark.storage.table.process.fair_lock import FairLock
 from pulsark.storage.table.process.process import TableProcess
-from pulsark.storage.table.process.table_processes import RefusedPayloads
+from pulsark.storage.table.process.table_processes import (
+    SHARED_CPU_RATE,
+    SHARED_CPU_SECONDS,
+    RefusedPayloads,
+)
 from pulsark.wire.topic_name import TopicName
 from tests.sim.clock import SimClock
 from tests.sim.simulation import Simulation
@@ -206,6 +213,74 @@ def test_a_process_that_takes_too_much_of_a_processor_is_ended(
         assert not isinstance(raised.value, SlowSealError)
         machine.most, machine.stopped = math.inf, False
         await sealed(process)
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+def test_what_one_broker_learns_others_know() -> None:
+    async def scenario(topics: ApartTopics, store: MemoryMetadataStore) -> None:
+        other = ApartTopics(topics._clock, store)
+        await other.load()
+        await trouble(topics, NAME)
+        await asyncio.sleep(0.01)
+        assert NAME in other
+        assert other.seconds_to_wait(NAME) == topics.seconds_to_wait(NAME) > 0
+        other._missed()
+        topics.made_trouble(topic("a/b/slow"), "slow")
+        await topics.store(topic("a/b/slow"))
+        await asyncio.sleep(0.01)
+        assert dict(other.all()) == dict(topics.all())
+        await other.close()
+        topics.made_trouble(topic("a/b/later"), "slow")
+        await topics.store(topic("a/b/later"))
+        await asyncio.sleep(0.01)
+        assert topic("a/b/later") not in other
+
+    run(scenario)
+
+
+def test_what_is_below_the_limit_of_a_seal_adds_up() -> None:
+    async def scenario(topics: ApartTopics, store: MemoryMetadataStore) -> None:
+        excess = topics.excess
+        assert excess.left(NAME) == EXCESS_TOPIC_SECONDS
+        excess.add(NAME, EXCESS_TOPIC_SECONDS - 0.1)
+        assert excess.left(NAME) == pytest.approx(0.1)
+        excess.add(NAME, 5.0)
+        assert excess.left(NAME) == 0
+        assert excess.left(topic("other/ns/t")) == EXCESS_TOPIC_SECONDS
+        await asyncio.sleep(EXCESS_FORGOTTEN_SECONDS)
+        assert excess.left(NAME) == EXCESS_TOPIC_SECONDS
+        for n in range(10):
+            excess.add(topic(f"a/b/t{n}"), EXCESS_TOPIC_SECONDS)
+        assert excess.left(topic("a/b/new")) == 0
+        assert excess.left(topic("a/c/new")) == EXCESS_TOPIC_SECONDS
+        excess.add(topic("a/c/quick"), -1.0)
+        assert excess.left(topic("a/c/quick")) == EXCESS_TOPIC_SECONDS
+
+    run(scenario)
+
+
+def test_a_topic_that_stays_below_the_limit_again_and_again_is_sealed_apart() -> None:
+    async def main() -> None:
+        table = Sealed(sim)
+        processes: Any = table.tables.processes
+        seal = processes.normal.seal
+
+        async def slow(*given: Any, **named: Any) -> Any:
+            found = await seal(*given, **named)
+            named["on_used"](SHARED_CPU_SECONDS + 10 / SHARED_CPU_RATE + 0.3)
+            return found
+
+        processes.normal.seal = slow
+        limits = []
+        for _ in range(3):
+            await processes.seal(
+                WHOLE, [table.directory], 1, 1 << 20, ValueSchemas(), pieces, base=NAME
+            )
+            limits.append(processes.normal.requests[-1]["cpuSecondsMax"])
+        assert limits[0] - limits[1] == pytest.approx(0.3, abs=0.01)
+        assert limits[2] == pytest.approx(SHARED_CPU_SECONDS, abs=0.01)
 
     with Simulation() as sim:
         sim.run(main())
