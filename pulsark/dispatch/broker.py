@@ -76,6 +76,8 @@ from pulsark.storage.bookie.disk_watch import disk_watch_of
 from pulsark.storage.bookie.known_bookies import KnownBookies, OwnBookies
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pulsark.config.settings import Settings
     from pulsark.dispatch.audit.for_others import AuditForOthers
     from pulsark.dispatch.audit.writer import AuditWriter
@@ -123,6 +125,8 @@ class Broker:
         self.tables = tables
         self.disks = disk_watch_of(settings, (), (), runtime)
         """Replaced by the process whose disks they are."""
+        self.storage_problems: Sequence[str] = ()
+        """What the bookies of this machine had lost when they were opened, one sentence each."""
         self.loop_stalls: LoopStalls | None = None
         """Set by the process whose loop it is."""
         self.urls = ServiceUrls()
@@ -470,7 +474,7 @@ class Broker:
         found = [f"{base}: {reason}" for base, reason in damaged[:PROBLEMS_SHOWN]]
         if len(damaged) > PROBLEMS_SHOWN:
             found.append(f"{len(damaged) - PROBLEMS_SHOWN} more tables have damaged logs")
-        return [*self.disks.problems(), *found]
+        return [*self.storage_problems, *self.disks.problems(), *found]
 
     @cached_property
     def bulk_publishing(self) -> BulkPublishing:

@@ -64,7 +64,7 @@ class BookieProcess:
             await server.listen(run.address_of_bookie(bookie.bookie_id))
             self._servers.append(server)
             cleanup.push_async_callback(server.close)
-        return Disks(sorted(bookies), roots).to_json()
+        return Disks(sorted(bookies), roots, disks.problems).to_json()
 
     async def stop(self) -> None:
         """Stop once the brokers have closed their ledgers and left."""

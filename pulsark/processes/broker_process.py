@@ -58,7 +58,8 @@ class BrokerProcess:
         }
         shared = SharedPorts(sockets, duty.urls, run.address_of_broker, duty.in_place)
         settings = within_fleet(self._settings, len(bookies))
-        stored = Stored(metadata, bookies, duty.disks.roots, data=data)
+        problems = duty.disks.problems
+        stored = Stored(metadata, bookies, duty.disks.roots, data=data, problems=problems)
         served = ServedBroker(settings, runtime, stored, cleanup, adopt=self._adopt, shared=shared)
         return (await served.start()).as_json()
 

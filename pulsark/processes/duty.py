@@ -34,17 +34,25 @@ class Disks:
     bookies: Sequence[str]
     """Ids of the bookies."""
     roots: StorageRoots
+    problems: Sequence[str] = field(default=(), compare=False)
+    """What the bookies had lost when they were opened, one sentence each."""
 
     def to_json(self) -> dict[str, Any]:
         """For ``from_json``."""
-        return {"bookies": list(self.bookies), "roots": dataclasses.asdict(self.roots)}
+        return {
+            "bookies": list(self.bookies),
+            "roots": dataclasses.asdict(self.roots),
+            "problems": list(self.problems),
+        }
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Disks:
         """The inverse of ``to_json``."""
         roots = found["roots"]
         return cls(
-            found["bookies"], StorageRoots(tuple(roots["paths"]), roots["ids"], roots["moved"])
+            found["bookies"],
+            StorageRoots(tuple(roots["paths"]), roots["ids"], roots["moved"]),
+            tuple(found.get("problems", ())),
         )
 
 

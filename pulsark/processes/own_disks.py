@@ -48,6 +48,8 @@ class OwnDisks:
         self._data = data
         self._runtime = runtime
         self._adopt = adopt
+        self.problems: list[str] = []
+        """What the bookies had lost when they were opened, one sentence each."""
 
     def make_directories(self) -> None:
         """Create all directories, so that they can be locked, and make existing ones private."""
@@ -93,6 +95,7 @@ class OwnDisks:
             metadata,
             self._runtime,
             adopt=self._adopt,
+            problems=self.problems,
         )
         for bookie in bookies.values():
             cleanup.push_async_callback(bookie.close)

@@ -76,6 +76,8 @@ class Stored:
     """What the cluster knows of its bookies, if they are not this machine's."""
     data: DataDir | None = None
     """The directories of this machine's bookies and metadata store, if it has some."""
+    problems: Sequence[str] = ()
+    """What the bookies had lost when they were opened, one sentence each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,7 @@ class ServedBroker:
         if stored.fleet is not None:
             self.broker.known_bookies = stored.fleet
         self.broker.disks = self._disk_watch(stored, runtime)
+        self.broker.storage_problems = stored.problems
         cleanup.callback(self.broker.disks.close)  # after the chores that use it
         cleanup.push_async_callback(self.broker.close)
 

@@ -296,6 +296,7 @@ def _broker_samples(broker: Broker, everything: Sums) -> Iterator[Sample]:
     takes_all = there >= configured and not broker.refuses_publishes
     yield "pulsar_health", health, int(takes_all)
     yield from _disks(broker.disks)
+    yield "pulsark_storage_losses", (), len(broker.storage_problems)
     yield "pulsark_bookies_configured", (), configured
     yield "pulsark_bookies_available", (), there
     yield "pulsar_lb_bundles_split_total", (), broker.bundle_split.done

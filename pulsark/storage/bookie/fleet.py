@@ -79,8 +79,11 @@ async def open_fleet(
     runtime: Runtime,
     *,
     adopt: bool = False,
+    problems: list[str] | None = None,
 ) -> dict[str, EmbeddedBookie]:
     """Open a bookie in each home, by bookie id.
+
+    ``problems`` gets one sentence for each bookie that is missing, or has lost something.
 
     One that cannot be opened is left out, loudly, as long as another one is there; otherwise
     its ``ConfigError`` or ``StorageError`` is raised. ``OtherStoreError`` if they are not the
@@ -91,15 +94,21 @@ async def open_fleet(
     # All are looked at before one is opened: with the wrong store, nothing is to be changed.
     for place, home in places.items():
         await _check_claim(place, home, metadata, runtime, adopt=adopt)
-    fleet = await _open_all(places, settings, metadata, runtime, adopt=adopt)
+    problems = [] if problems is None else problems
+    fleet = await _open_all(places, settings, metadata, runtime, problems, adopt=adopt)
     for place in set(await metadata.children(BOOKIES)) - places.keys():
-        log.error(
-            "%s is known, and not among the %d bookies of the settings: what only it has cannot be "
-            "read; start with as many as before (--bookies)",
-            place,
-            len(places),
+        problems.append(
+            f"{place} is known, and not among the {len(places)} bookies of the settings: what only "
+            "it has cannot be read; start with as many as before (--bookies)"
         )
+        log.error("%s", problems[-1])
     for bookie in fleet.values():
+        report = bookie.recovery
+        if report.damaged or report.corrupt_entries:  # opening it has logged that
+            problems.append(
+                f"the journal of bookie {bookie.bookie_id} has lost something: {report}; "
+                "pulsark doctor --data-dir DIR says what to do"
+            )
         metadata.on_commit(bookie.note_mark)
         bookie.note_mark(metadata.mark)
     return fleet
@@ -110,6 +119,7 @@ async def _open_all(
     settings: JournalSettings,
     metadata: MetadataStore,
     runtime: Runtime,
+    problems: list[str],
     *,
     adopt: bool,
 ) -> dict[str, EmbeddedBookie]:
@@ -123,12 +133,13 @@ async def _open_all(
                 if isinstance(found, PulsarkError):
                     raise found
                 if found is None:
-                    found = await _open(place, home, settings, metadata, runtime)
+                    found = await _open(place, home, settings, metadata, runtime, problems)
                 else:
                     await found.begin()
                     await _note_instance(place, found, metadata)
             except PulsarkError as e:
-                log.error("%s is skipped: %s", place, e)
+                problems.append(f"{place} is skipped: {e}")
+                log.error("%s", problems[-1])
                 error = e
             else:
                 fleet[found.bookie_id] = found
@@ -275,6 +286,7 @@ async def _open(
     settings: JournalSettings,
     metadata: MetadataStore,
     runtime: Runtime,
+    problems: list[str],
 ) -> EmbeddedBookie:
     _check_access(home, runtime.disk)
     path = bookie_path(place)
@@ -286,13 +298,11 @@ async def _open(
             record["bookieId"],
             {"bookieId": f"{place}-{version + 2}", "instanceId": None},
         )
-        log.error(
-            "bookie %s lost its data: %s and %s are empty; %s takes its place",
-            lost,
-            home.journal_dir,
-            home.ledger_dir,
-            record["bookieId"],
+        problems.append(
+            f"bookie {lost} lost its data: {home.journal_dir} and {home.ledger_dir} are empty; "
+            f"{record['bookieId']} takes its place"
         )
+        log.error("%s", problems[-1])
     if record["instanceId"] is None:
         # The name is settled first: a crash in between finds it again, and no second one.
         version = await _put(metadata, path, record, version)

@@ -8,11 +8,13 @@ Expected: the doctor and the log of the start name the loss, until an operator a
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.request import urlopen
 
 import pulsar
 import pytest
@@ -45,6 +47,14 @@ def test_the_loss_is_named_until_it_is_accepted(tmp_path: Path, end: str) -> Non
         assert "cannot be read" in found.stdout
 
         standalone.start()
+        with urlopen(f"{standalone.web_url}/admin/v2/brokers/health/detail") as answer:
+            (problem,) = json.load(answer)["problems"]
+        assert journal.name in problem
+        assert "pulsark doctor" in problem
+        with urlopen(f"{standalone.web_url}/metrics/") as answer:
+            lines = answer.read().decode().splitlines()
+        (line,) = (line for line in lines if line.startswith("pulsark_storage_losses"))
+        assert line.endswith(" 1")
         standalone.kill()
         assert f"DAMAGED {journal.name}" in standalone.log_path.read_text()
         assert _doctor(standalone).returncode == 1
