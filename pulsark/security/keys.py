@@ -62,8 +62,9 @@ class Kept(Generic[T]):
                     log.warning("%s; its last good version stays in use", error)
                 self._complaint = str(error)
             else:
+                level = logging.WARNING if self._complaint else logging.INFO
                 self._complaint = ""
-                log.info("%s: reloaded", self._setting)
+                log.log(level, "%s: reloaded", self._setting)
                 self._told(self._setting)
         return self._value
 

@@ -154,10 +154,11 @@ class ServerTls:
                 self._complaint = str(error)
                 log.error("the new TLS files cannot be used, keeping the old ones: %s", error)
             return False
+        level = logging.ERROR if self._complaint else logging.INFO
         self._complaint = ""
         self._newest |= made
         paths = ", ".join(path for _, path in self.rules.files)
-        log.info("TLS files reloaded: %s", paths)
+        log.log(level, "TLS files reloaded: %s", paths)
         self.told(paths)
         return True
 

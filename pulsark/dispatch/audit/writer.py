@@ -159,7 +159,7 @@ class AuditWriter:
                 log.warning("audit: the topic accepts no events, which wait in memory: %r", error)
             return False
         if self._failures:
-            log.info("audit: the topic accepts events again")
+            log.warning("audit: the topic accepts events again")
             self._failures = 0
         self._audit.failing, self._audit.given_at = False, None
         self._audit.written += len(self._made)

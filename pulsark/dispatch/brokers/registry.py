@@ -114,6 +114,8 @@ class BrokerRegistry:
         self._reading: asyncio.Task[None] | None = None
         self._later: asyncio.TimerHandle | None = None
         self._pause = METADATA_RETRY_SECONDS
+        self._failed = False
+        """Whether the last read failed, as the log has said."""
         self._end_watch: Callable[[], None] = lambda: None
         self._told_of = ""
         """The process that has this one's name now, if the log has it already."""
@@ -257,7 +259,11 @@ class BrokerRegistry:
                 else:
                     await self._read(self._stale.pop())
             self._pause = METADATA_RETRY_SECONDS
+            if self._failed:
+                self._failed = False
+                log.warning("which brokers are alive can be read again")
         except MetadataError as error:
+            self._failed = True
             log.warning("cannot read which brokers are alive from the metadata store: %s", error)
             self._stale.add("")
             if not self._metadata.session.has_ended:

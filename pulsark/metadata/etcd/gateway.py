@@ -166,7 +166,7 @@ class Gateway:
                 if "error" not in answer and "code" not in answer:
                     self._check_cluster(answer.get("result", answer))
                     if self._failed:
-                        log.info("etcd at %s answers", server)
+                        log.warning("etcd at %s answers again", server)
                         self._failed = False
                     return answer
                 trouble = self._trouble_of(answer)

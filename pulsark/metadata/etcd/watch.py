@@ -87,7 +87,7 @@ class Watch:
             self._listening.cancel()
 
     async def _follow(self) -> None:
-        pause = _PAUSE_SECONDS
+        pause, said = _PAUSE_SECONDS, False
         while True:
             position, trouble = self._position, ""
             self._listening = asyncio.get_running_loop().create_task(self._listen())
@@ -99,7 +99,11 @@ class Watch:
                     log.error("a defect while changes of metadata are followed", exc_info=error)
             if position != self._position:
                 pause = _PAUSE_SECONDS
+                if said:
+                    said = False
+                    log.warning("changes of metadata are followed again")
             elif pause == _PAUSE_SECONDS and trouble:
+                said = True
                 log.warning("changes of metadata cannot be followed for now: %s", trouble)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _PAUSE_SECONDS_MAX)

@@ -124,9 +124,13 @@ class ChangeQueue:
         return found
 
     async def _follow(self) -> None:
+        failed = False
         while not self._client.session.has_ended:
             try:
                 await self._step()
+                if failed:
+                    failed = False
+                    log.warning("changes of metadata are followed again")
             except Exception as error:  # whatever it is: what nobody follows is outdated unseen
                 if self._client.session.has_ended:
                     return
@@ -135,7 +139,7 @@ class ChangeQueue:
                     error,
                     exc_info=trace_of(error),
                 )
-                self._again = True
+                failed = self._again = True
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _step(self) -> None:

@@ -324,7 +324,7 @@ class ZooKeeperClient:
         elif session_id != self.session_id:
             self._end("ZooKeeper has given it another session")
         else:
-            log.info("connected to ZooKeeper again")
+            log.warning("connected to ZooKeeper at %s again", self.address.hosts)
             self.session.set_timeout(timeout_seconds)  # each server has limits of its own
             self._calls.is_connected = True
             for listener in self._regained:

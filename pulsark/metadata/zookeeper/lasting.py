@@ -145,6 +145,7 @@ class LastingNodes:
             await client.close()
             raise
         self._renewing = None
+        log.error("a new session with ZooKeeper has begun")  # as its end was logged
         self._use(client)
         self._tell()
 

@@ -197,6 +197,8 @@ class Checkpointer:
         """Segments whose removal is durable while their file may still be there."""
         self._settings = settings
         self._disk = runtime.disk
+        self._failed = False
+        """Whether the last checkpoint could not be written, as the log has said."""
         self._reached = JournalOffset(0, 0)
         self._bytes = 0
         self._records = 0
@@ -239,5 +241,9 @@ class Checkpointer:
             await run_in_worker(worker, lambda: self._disk.write_atomic(self._path, draft.finish()))
         except OSError as e:
             log.warning("cannot write checkpoint %s: %s", self._path, e)
+            self._failed = True
             return
+        if self._failed:
+            self._failed = False
+            log.warning("checkpoint %s is written again", self._path)
         self._index.checkpoint_written(reached.segment_id)

@@ -49,6 +49,8 @@ class KeptLink(ABC, Generic[C]):
         self._ready, self._gone = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
+        self._was_lost = False
+        """Whether a channel was lost and none has taken its place yet."""
 
     @abstractmethod
     def _made(self, ended: Ended[C]) -> C:
@@ -137,6 +139,9 @@ class KeptLink(ABC, Generic[C]):
                 pause = min(2 * pause, RETRY_SECONDS_MAX)
                 continue
             self._task = None
+            if said or self._was_lost:
+                self._was_lost = False
+                log.warning("bookie %s is connected again", self._bookie_id)
             self.opened(channel)
             self.channel = channel
             self._gone.clear()
@@ -151,4 +156,5 @@ class KeptLink(ABC, Generic[C]):
         self._gone.set()
         if not self._closed:
             log.warning("%s; connecting again", error)
+            self._was_lost = True
             self.open()

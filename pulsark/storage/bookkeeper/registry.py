@@ -54,6 +54,8 @@ class BookieRegistry(Mapping[str, BookKeeperBookie]):
         self._bookies: dict[str, BookKeeperBookie] = {}
         self._writable: frozenset[str] = frozenset()
         self._read_only: frozenset[str] = frozenset()
+        self._said_lost: frozenset[str] = frozenset()
+        """Bookies that take no more entries, as the log has said."""
         self._changed = asyncio.Event()
         self._listed = asyncio.Event()
         self._lost: list[Callable[[str], None]] = []
@@ -122,16 +124,21 @@ class BookieRegistry(Mapping[str, BookKeeperBookie]):
     # Following.
 
     async def _follow(self) -> None:
+        failed = False
         while True:
             await self._changed.wait()
             try:
                 await self._look()
+                if failed:
+                    failed = False
+                    log.warning("which bookies there are can be read again")
             except Exception as e:
                 log.warning(
                     "which bookies there are cannot be read, will try again: %s",
                     e,
                     exc_info=None if isinstance(e, MetadataError) else e,
                 )
+                failed = True
                 self._changed.set()
                 await asyncio.sleep(RETRY_SECONDS)
 
@@ -141,6 +148,9 @@ class BookieRegistry(Mapping[str, BookKeeperBookie]):
         read_only = await self._names(READ_ONLY)
         writable = await self._names(AVAILABLE) - {_READ_ONLY_NAME} - read_only
         lost = self._writable - writable
+        for bookie_id in sorted(self._said_lost & writable):
+            log.warning("bookie %s takes entries again", bookie_id)
+        self._said_lost = (self._said_lost | lost) - writable
         self._writable, self._read_only = writable, read_only
         self._listed.set()
         self._listed.clear()

@@ -94,6 +94,8 @@ class TableOwner:
         self._repairs = repairs
         self._publishes = Publishes(table.path, metadata, limits)
         self._changing = asyncio.Lock()
+        self._behind: set[str] = set()
+        """Directories that stay behind, as the log has said."""
 
     @classmethod
     async def open(
@@ -468,11 +470,18 @@ class TableOwner:
                 await self._table.check_owned()
                 raise
             except (OSError, StorageError) as e:
+                self._behind.add(table_log.directory)
                 log.warning(
                     "table %s: storage root %s stays behind: %s",
                     self.record.table_id, table_log.directory, e,
                 )  # fmt: skip
             else:
+                if table_log.directory in self._behind:
+                    self._behind.remove(table_log.directory)
+                    log.warning(
+                        "table %s: storage root %s has caught up",
+                        self.record.table_id, table_log.directory,
+                    )  # fmt: skip
                 reached += 1
         record = self.record
         assert record.intent is not None
