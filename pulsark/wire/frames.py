@@ -43,6 +43,9 @@ LARGE_REST_BYTES = 64 * 1024
 LARGE_COMMAND_BYTES = 64 * 1024
 """From this size on, a command without its entry takes milliseconds to parse."""
 
+NO_REQUEST = 2**64 - 1
+"""Where the number of a request is needed and there is no request: Pulsar's -1."""
+
 _sizes = struct.Struct(">II")
 _block_head = struct.Struct(">HI")
 _BROKER_METADATA_MAGIC = 0x0E02
@@ -308,7 +311,8 @@ class FrameDecoder:
 def _parse(body: bytes, texts_max: int, *, has_entry: bool) -> pb.BaseCommand:
     """A complete command that an entry follows or does not.
 
-    A request that is refused for its size becomes the ERROR that answers it.
+    A command that is refused for its size becomes the ERROR that answers it, or that names no
+    request where the client gave no number.
     """
     if len(body) > FIELDS_COUNTED_BYTES and has_more_fields(
         body, pb.BaseCommand.DESCRIPTOR, FIELDS_OF_LARGE_MAX
@@ -335,9 +339,7 @@ def _parse(body: bytes, texts_max: int, *, has_entry: bool) -> pb.BaseCommand:
     try:
         is_broken = plan and has_broken_text(request, plan, texts_max)
     except ProtocolError as error:
-        if "request_id" not in request.DESCRIPTOR.fields_by_name:
-            raise
-        return _refusal(request.request_id, str(error))
+        return _refusal(getattr(request, "request_id", NO_REQUEST), str(error))
     if is_broken:
         raise ProtocolError(f"A command of type {kind} with text that is not UTF-8")
     return command
@@ -347,10 +349,10 @@ def _refusal_of_large(body: bytes) -> pb.BaseCommand:
     kind = number_in(body, pb.BaseCommand.DESCRIPTOR, "type")
     said = f"A command of {len(body)} bytes with more than {FIELDS_OF_LARGE_MAX} fields"
     field = _field_of_type.get(kind or 0)
-    found = field and number_in(body, pb.BaseCommand.DESCRIPTOR, field, "request_id")
-    if found is None or field is None:
-        raise ProtocolError(said)  # nobody waits for an answer
-    return _refusal(int(found), said)
+    if field is None:
+        raise ProtocolError(said)
+    found = number_in(body, pb.BaseCommand.DESCRIPTOR, field, "request_id")
+    return _refusal(NO_REQUEST if found is None else int(found), said)
 
 
 def _refusal(request_id: int, said: str) -> pb.BaseCommand:

@@ -27,6 +27,7 @@ from pulsark.limits import FRAME_OVERHEAD_BYTES, LARGE_FRAME_SECONDS
 from pulsark.security.decisions import owner_of
 from pulsark.security.peer import tls_peer, verified_certificate
 from pulsark.wire import pulsar_pb2 as pb
+from pulsark.wire.frames import NO_REQUEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -146,7 +147,7 @@ class Connection(asyncio.BufferedProtocol):
             if self.broker.audit is not None:
                 self.broker.audit.denied(self.origin, None, "connect", refused)
             error = ClientError(ServerError.NotAllowedError, refused)
-            self.output.send(notices.request_error(notices.NO_REQUEST, error))
+            self.output.send(notices.request_error(NO_REQUEST, error))
             self.close()
 
     def _take_place(self) -> str | None:

@@ -19,6 +19,7 @@ from pulsark.errors import ClientError, CrowdedOutError, ServerError
 from pulsark.security.credentials import of_connect
 from pulsark.security.logged_roles import logged_role
 from pulsark.security.provider import EXPIRED, Credentials, LoginError, checked_role
+from pulsark.wire.frames import NO_REQUEST
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -100,7 +101,7 @@ class Login:
             self._not_refreshed(error)
             return
         if isawaitable(found):
-            connection.requests.run(self._refreshed_later(found), notices.NO_REQUEST)
+            connection.requests.run(self._refreshed_later(found), NO_REQUEST)
         else:
             self._refreshed(found)
 
@@ -132,7 +133,7 @@ class Login:
                 self._accept(found, connect)
 
         self._connection.turns.wait()
-        self._connection.requests.run(finish(), notices.NO_REQUEST)
+        self._connection.requests.run(finish(), NO_REQUEST)
 
     async def _ask_original(
         self, proxy: Principal | Awaitable[Principal], connect: pb.CommandConnect
@@ -206,7 +207,7 @@ class Login:
 
     def _tell(self, error: ClientError = NO_LOGIN) -> None:
         connection = self._connection
-        connection.output.send(notices.request_error(notices.NO_REQUEST, error))
+        connection.output.send(notices.request_error(NO_REQUEST, error))
         connection.close()
 
     # -- refreshing ---

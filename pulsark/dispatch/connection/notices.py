@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.error_codes import error_code
+from pulsark.wire.frames import NO_REQUEST
 
 if TYPE_CHECKING:
     from pulsark.dispatch.model.service_urls import ServiceUrls
     from pulsark.errors import ServerError
 
 Command = pb.BaseCommand
-
-NO_REQUEST = 2**64 - 1
 
 
 def ping() -> Command:

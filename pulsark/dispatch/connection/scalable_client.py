@@ -22,6 +22,7 @@ from pulsark.dispatch.scalable.limits import (
 )
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import FRAME_OVERHEAD_BYTES
+from pulsark.wire.frames import NO_REQUEST
 from pulsark.wire.layout_fields import (
     assigned_fields,
     first_share_frame,
@@ -232,7 +233,7 @@ class ScalableClient:
         self._untold[thing] = None
         if not self._tells:
             self._tells = True
-            self._requests.run(self._tell_all(), notices.NO_REQUEST)
+            self._requests.run(self._tell_all(), NO_REQUEST)
 
     async def _tell_all(self) -> None:
         try:

@@ -13,7 +13,7 @@ from pulsark.dispatch.handover.receiver import Receiver
 from pulsark.dispatch.handover.wanted import split_address
 from pulsark.errors import ClientError
 from pulsark.limits import HANDSHAKE_FRAME_BYTES_MAX
-from pulsark.wire.frames import encode_command
+from pulsark.wire.frames import NO_REQUEST, encode_command
 
 if TYPE_CHECKING:
     import socket
@@ -83,6 +83,6 @@ class SharedClients:
             with contextlib.suppress(OSError):
                 # What was not read would make the system drop the answer, too.
                 client.recv(HANDSHAKE_FRAME_BYTES_MAX)
-                refusal = notices.request_error(notices.NO_REQUEST, error)
+                refusal = notices.request_error(NO_REQUEST, error)
                 client.send(encode_command(refusal))
             client.close()
