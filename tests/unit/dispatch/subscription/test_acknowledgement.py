@@ -427,7 +427,7 @@ async def test_a_command_with_very_many_ids_leaves_time_for_others(
         ping = Command(type=Command.PING)
         ping.ping.SetInParent()
         other.send(ping)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)  # a heavy command rests in between
         turns += other.has(Command.PONG)
         other.answers.clear()
     assert turns >= 10
