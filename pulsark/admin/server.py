@@ -25,6 +25,7 @@ from pulsark.limits import (
     HTTP_READ_BYTES_MIN,
     HTTP_READS_BYTES_MAX,
 )
+from pulsark.rates.shares import even_share
 from pulsark.runtime import run_in_worker
 from pulsark.security.peer import tls_peer, verified_certificate
 from pulsark.security.plain_listener import PlainListener
@@ -46,7 +47,7 @@ _PROBES = (b"/status.html", b"/admin/v2/brokers/health", b"/metrics", b"/metrics
 """What probes ask for: answered whatever else is connected."""
 _END_OF_HEAD = b"\r\n\r\n"
 
-# One for all connections: each copies out what was read before the next one reads.
+# All connections share this buffer: each copies its bytes out before the next one reads.
 _received = memoryview(bytearray(HTTP_READ_BYTES_MAX))
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _TOO_LARGE = _BUSY.replace(b"503 Service Unavailable", b"431 Request Header Fields Too Large")
@@ -154,8 +155,10 @@ class AdminServer:
 
         They come from a budget of all connections: the more there are, the less each may read.
         """
-        each = HTTP_READS_BYTES_MAX // max(1, len(self._waiting) + self._served)
-        return max(HTTP_READ_BYTES_MIN, min(each, HTTP_READ_BYTES_MAX))
+        connections = len(self._waiting) + self._served
+        return even_share(
+            HTTP_READS_BYTES_MAX, connections, HTTP_READ_BYTES_MIN, HTTP_READ_BYTES_MAX
+        )
 
     def load_soon(self) -> None:
         """Begin the import now, if it was not."""

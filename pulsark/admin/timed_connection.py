@@ -16,7 +16,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pulsark.dispatch.loop.run_queue import Lane, RunQueue
 from pulsark.limits import (
-    HTTP_READ_BYTES_MAX,
     HTTP_REQUEST_SECONDS,
     HTTP_UNREAD_SECONDS,
     HTTP_UNSENT_BYTES_MAX,
@@ -45,14 +44,16 @@ class TimedConnection(H11Protocol):
         """Ends a connection whose answer is not read."""
         self._slot: Slot | None = None
         self._logs_in = False
-        self.holds: Callable[[], int] = lambda: HTTP_READ_BYTES_MAX
-        """Returns how many bytes of a body may wait here for their request to take them."""
+        self._holds: Callable[[], int]
         self.begun = self.loop.time()
         """When the first request was there."""
 
-    def take_slot(self, slot: Slot, *, logs_in: bool) -> None:
-        """Have the slot of the connection. ``logs_in``: a complete request makes it known."""
-        self._slot, self._logs_in = slot, logs_in
+    def take_slot(self, slot: Slot, *, logs_in: bool, holds: Callable[[], int]) -> None:
+        """Have the slot of the connection. ``logs_in``: a complete request makes it known.
+
+        ``holds`` returns how many bytes of a body may wait here for their request to take them.
+        """
+        self._slot, self._logs_in, self._holds = slot, logs_in, holds
 
     @property
     def is_known(self) -> bool:
@@ -106,7 +107,7 @@ class TimedConnection(H11Protocol):
         """More has come of a request, or the one before it is answered."""
         super().handle_events()
         cycle = self.cycle
-        if cycle is not None and not cycle.response_complete and len(cycle.body) >= self.holds():
+        if cycle is not None and not cycle.response_complete and len(cycle.body) >= self._holds():
             self.flow.pause_reading()
         if not self._waits_for_more():
             _cancel(self._unfinished)

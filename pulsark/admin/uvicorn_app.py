@@ -95,8 +95,7 @@ class Http:
         state: dict[str, Any] = {CERTIFICATE: certificate, TLS_PEER: peer, TRIAL: trial, SLOT: slot}
         state[RUN_QUEUE] = self._run_queue
         made = new(self._config, self._state, state)
-        made.take_slot(slot, logs_in=logs_in)
-        made.holds = holds
+        made.take_slot(slot, logs_in=logs_in, holds=holds)
         return cast("TimedConnection", made)
 
     def make_room(self, most: int) -> bool:

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
 from pulsark.limits import RECEIVED_BYTES_MAX, RECEIVED_BYTES_MIN
+from pulsark.rates.shares import even_share
 from pulsark.security.connection_slots import ConnectionSlots
 from pulsark.security.seldom_warnings import SeldomWarnings
 
@@ -82,8 +83,9 @@ class Connections:
             self._share_reads()
 
     def _share_reads(self) -> None:
-        each = RECEIVED_BYTES_MAX // max(1, len(self._open))
-        self.read_bytes = max(RECEIVED_BYTES_MIN, each)
+        self.read_bytes = even_share(
+            RECEIVED_BYTES_MAX, len(self._open), RECEIVED_BYTES_MIN, RECEIVED_BYTES_MAX
+        )
 
     def _no_room(self, host: str) -> str | None:
         """Return why one more connection of an address is refused; strangers make room."""

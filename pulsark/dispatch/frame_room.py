@@ -69,7 +69,7 @@ class FrameRoom:
         return False
 
     def give_back(self, receiver: FrameReceiver) -> None:
-        """The frame has arrived and is carried out, or its connection is gone."""
+        """Free the room of a frame that the broker has carried out, or whose connection closed."""
         held = self._held.pop(receiver, None)
         if held is None:
             for owner, line in self._waiting.items():

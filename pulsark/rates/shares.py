@@ -1,4 +1,4 @@
-"""A budget that all clients use up together, with a fair share for each. Pure.
+"""Budgets that all clients use up together, with a fair share for each. Pure.
 
 A limit for each client does not bound a thousand of them, and one limit for all lets a single
 client take everything. Here each may hold at most as much as it leaves free: one greedy client gets
@@ -45,3 +45,8 @@ class SharedBudget:
             self._by_owner[owner] = own
         else:
             self._by_owner.pop(owner, None)
+
+
+def even_share(total: int, among: int, least: int, most: int) -> int:
+    """Return the part of a budget that each of so many may take, within bounds of its own."""
+    return max(least, min(total // max(1, among), most))

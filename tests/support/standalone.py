@@ -10,6 +10,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,21 @@ def ports_to_keep() -> tuple[int, int, int]:
         except OSError:
             continue
         return first, first + 1, first + 2
+
+
+@contextmanager
+def silent_clients(port: int, request: bytes, count: int) -> Iterator[list[socket.socket]]:
+    """So many connections that have sent a request and read none of its answer."""
+    with ExitStack() as open_sockets:
+        clients = []
+        for _ in range(count):
+            client = open_sockets.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", port))
+            client.sendall(request)
+            client.settimeout(30)
+            clients.append(client)
+        yield clients
 
 
 class Standalone:

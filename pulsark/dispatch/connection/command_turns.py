@@ -90,7 +90,7 @@ class CommandTurns:
         large = decoder.is_in_large_frame
         full = decoder.fills(nbytes)
         self._commands = decoder.buffer_updated(nbytes)
-        # Not by time: on a busy machine anything may take long, and would wait long again.
+        # Bytes decide, not time: on a busy machine a small command may take long, too.
         self._is_costly = nbytes > LIGHT_READ_BYTES or self._began_enough
         if (
             decoder.has_large_command

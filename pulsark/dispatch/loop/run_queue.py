@@ -84,7 +84,7 @@ class RunQueue:
         self._longest: tuple[float, Callable[[], object]] | None = None
 
     def __len__(self) -> int:
-        return len(self._waiting) + sum(map(len, self._postponed.values()))
+        return len(self._waiting) + self._postponed_count
 
     def is_late(self) -> bool:
         """Return whether new commands of clients have had their share of this turn.
@@ -96,8 +96,12 @@ class RunQueue:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether many clients wait for later turns."""
-        return sum(map(len, self._postponed.values())) >= CROWDED_CLIENTS
+        """Return whether many clients wait for later turns."""
+        return self._postponed_count >= CROWDED_CLIENTS
+
+    @property
+    def _postponed_count(self) -> int:
+        return sum(map(len, self._postponed.values()))
 
     def deadline(self) -> float:
         """The deadline of work that can be resumed later, such as a client's."""

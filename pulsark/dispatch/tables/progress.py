@@ -141,7 +141,7 @@ class SealingProgress:
             await self._release(topic, progress, info.ledger_id)
         self._of.setdefault(topic, progress)
         if is_new and progress.trimmed != EARLIEST:
-            # Rows of what was trimmed just before a restart are still in the table.
+            # The table still has the rows of ledgers that were trimmed just before a restart.
             self._tidy.within(topic.name.base, RESTART_TIDY_SECONDS)
         elif progress.first or any(through >= 0 for through in progress.through.values()):
             self._tidy.later(topic.name.base)

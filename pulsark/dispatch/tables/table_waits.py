@@ -42,7 +42,7 @@ class TidyQueue:
         self._at[base] = 0.0
 
     def within(self, base: TopicName, seconds: float) -> None:
-        """In some seconds at the latest."""
+        """Have a table tidied within so many seconds."""
         at = self._clock.monotonic() + seconds
         self._at[base] = min(at, self._at.get(base, at))
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import gzip
 import json
-import socket
 import uuid
 from urllib.request import Request, urlopen
 
-from tests.support.standalone import Standalone
+from tests.support.standalone import Standalone, silent_clients
 
 PARTITIONS = 100
 
@@ -32,29 +31,21 @@ def test_metrics_are_answered_whoever_else_asks(shared_standalone: Standalone) -
     call(shared_standalone, "PUT", f"{topic}/partitions", PARTITIONS)
     call(shared_standalone, "PUT", f"{topic}/subscription/s")
     port = int(shared_standalone.web_url.rpartition(":")[2])
-    silent = []
+    request_bytes = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
     try:
-        for _ in range(60):
-            connection = socket.socket()
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            connection.connect(("127.0.0.1", port))
-            connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            silent.append(connection)
-        for connection in silent:
-            connection.settimeout(30)
-            assert connection.recv(12)[9:] == b"200"
-        for _ in range(3):
-            plain = call(shared_standalone, "GET", "/metrics")
-            assert plain.count(b"pulsar_subscription_back_log{") >= PARTITIONS
-            request = Request(f"{shared_standalone.web_url}/metrics")
-            request.add_header("Accept-Encoding", "gzip")
-            with urlopen(request, timeout=60) as answer:
-                packed = answer.read()
-            assert len(packed) < len(plain) / 5
-            assert gzip.decompress(packed).count(b"pulsar_subscription_back_log{") >= PARTITIONS
-            assert call(shared_standalone, "GET", "/admin/v2/brokers/health") == b"ok"
-            assert call(shared_standalone, "GET", "/status.html") == b"OK"
+        with silent_clients(port, request_bytes, 60) as silent:
+            for connection in silent:
+                assert connection.recv(12)[9:] == b"200"
+            for _ in range(3):
+                plain = call(shared_standalone, "GET", "/metrics")
+                assert plain.count(b"pulsar_subscription_back_log{") >= PARTITIONS
+                request = Request(f"{shared_standalone.web_url}/metrics")
+                request.add_header("Accept-Encoding", "gzip")
+                with urlopen(request, timeout=60) as answer:
+                    packed = answer.read()
+                assert len(packed) < len(plain) / 5
+                assert gzip.decompress(packed).count(b"pulsar_subscription_back_log{") >= PARTITIONS
+                assert call(shared_standalone, "GET", "/admin/v2/brokers/health") == b"ok"
+                assert call(shared_standalone, "GET", "/status.html") == b"OK"
     finally:
-        for connection in silent:
-            connection.close()
         call(shared_standalone, "DELETE", f"{topic}/partitions?force=true")

@@ -10,7 +10,6 @@ and those of another role are not.
 from __future__ import annotations
 
 import re
-import socket
 import time
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import pulsar
 
 from tests.strangers.conftest import Locked
 from tests.support.secured import token
+from tests.support.standalone import silent_clients
 
 PATH = "/admin/v2/persistent/a/ns/unread/examinemessage?initialPosition=earliest"
 
@@ -42,26 +42,13 @@ def test_unread_answers_have_a_bound_for_all(locked: Locked) -> None:
     request = (
         f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token('a-both')}\r\n\r\n"
     ).encode()
-    unread = []
-    try:
-        for _ in range(100):
-            connection = socket.socket()
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            connection.connect(("127.0.0.1", port))
-            connection.sendall(request)
-            unread.append(connection)
+    with silent_clients(port, request, 100) as unread:
         time.sleep(1)
-        firsts = []
-        for connection in unread:
-            connection.settimeout(30)
-            firsts.append(connection.recv(12)[9:])
+        firsts = [connection.recv(12)[9:] for connection in unread]
         assert set(firsts) == {b"200", b"503"}
         assert resident_mib(locked.pid) - before < 128
         assert locked.http("GET", PATH, "a-both")[0] == 503
         assert locked.http("GET", "/admin/v2/clusters", "b-both")[0] == 200
-    finally:
-        for connection in unread:
-            connection.close()
     for _ in range(100):
         if locked.http("GET", PATH, "a-both")[0] == 200:
             break

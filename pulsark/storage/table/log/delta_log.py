@@ -89,6 +89,23 @@ class CorruptCommitError(CorruptEntryError):
     """A commit is empty, torn or no commit at all."""
 
 
+class Listed(NamedTuple):
+    """The versions that a log has, ascending, as one list of its directory shows them."""
+
+    versions: list[int]
+    """Of commits; old ones may be gone."""
+    checkpoints: list[int]
+
+    @property
+    def first(self) -> int:
+        """The first version that can be told: from its checkpoint, if the log was folded."""
+        if not self.versions:
+            return 0
+        first = self.versions[0]
+        known = [version for version in self.checkpoints if version >= first]
+        return known[0] if first and known else first
+
+
 class DeltaLog:
     """The log of the table in a directory. All calls block, and raise ``OSError``."""
 
@@ -99,8 +116,12 @@ class DeltaLog:
 
     def versions(self) -> list[int]:
         """The commits that are there, ascending; old ones may be gone."""
-        found = map(_commit_name.fullmatch, self._disk.list(self._log))
-        return sorted(int(match[1]) for match in found if match)
+        return self.listed().versions
+
+    def listed(self) -> Listed:
+        """List the directory once, for commits and checkpoints."""
+        names = self._disk.list(self._log)
+        return Listed(_versions(_commit_name, names), _versions(_checkpoint_name, names))
 
     def has(self, version: int) -> bool:
         """Whether there is a commit, or at least a file with its name."""
@@ -112,16 +133,11 @@ class DeltaLog:
 
     def checkpoints(self) -> list[int]:
         """The versions of which there are checkpoints, ascending."""
-        found = map(_checkpoint_name.fullmatch, self._disk.list(self._log))
-        return sorted(int(match[1]) for match in found if match)
+        return self.listed().checkpoints
 
     def first(self) -> int:
         """The first version that can be told: from its checkpoint, if the log was folded."""
-        versions = self.versions()
-        if not versions:
-            return 0
-        known = [version for version in self.checkpoints() if version >= versions[0]]
-        return versions[0] if not versions[0] or not known else known[0]
+        return self.listed().first
 
     def read(self, version: int) -> list[Action]:
         """The actions of a commit; ``CorruptCommitError``."""
@@ -183,6 +199,10 @@ class DeltaLog:
 def commit_name(version: int) -> str:
     """The name of a commit's file."""
     return f"{version:020d}.json"
+
+
+def _versions(pattern: re.Pattern[str], names: Iterable[str]) -> list[int]:
+    return sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)
 
 
 def checkpoint_name(version: int) -> str:

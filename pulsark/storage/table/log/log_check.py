@@ -20,6 +20,7 @@ from pulsark.storage.table.log.delta_log import (
     Action,
     CorruptCommitError,
     DeltaLog,
+    Listed,
     attach_number,
     checkpoint_name,
     parse_commit,
@@ -126,13 +127,14 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _version_faults(table_log: DeltaLog, versions: Sequence[int]) -> Iterator[Fault]:
-    """Yield the gaps of a log from where it begins on. Only the versions listed are looked at."""
+def _version_faults(listed: Listed) -> Iterator[Fault]:
+    """Yield the gaps of a log from where it begins on."""
+    versions = listed.versions
     if not versions:
         return
-    first = table_log.first()
+    first = listed.first
     known = set(versions)
-    if first and first not in table_log.checkpoints():
+    if first and first not in listed.checkpoints:
         yield Fault(-1, f"it begins with commit {versions[0]}, and has no checkpoint")
     missing = [version for version in range(first, versions[-1]) if version not in known]
     if missing:
@@ -150,7 +152,7 @@ class CommitChecks:
         self._attaches: dict[int, int] = {}
         """CRC of the commits of attaches among them, by number: it is the same in any version."""
 
-    def check(self) -> list[NamedFile]:
+    def check(self, listed: Listed) -> list[NamedFile]:
         """Raise ``DamagedLogError`` unless the log's end can be written behind.
 
         Looked at are the commits from the last checkpoint on, and that none is missing. The newest
@@ -158,11 +160,10 @@ class CommitChecks:
         that are not there, or have another size. Of a log in an object store only the list is
         checked, because each file is a request. Raises ``OSError``.
         """
-        versions = self._log.versions()
-        faults = list(_version_faults(self._log, versions))
+        faults = list(_version_faults(listed))
         unsure: list[NamedFile] = []
         if not in_object_store(self._log.directory):
-            faults += self._commits(versions, unsure)
+            faults += self._commits(listed, unsure)
         if faults:
             raise DamagedLogError(f"{self._log.directory}: its log is damaged: {faults[0]}")
         return unsure
@@ -171,8 +172,9 @@ class CommitChecks:
         """Know the commit of an attach, which was just written."""
         self._sums[version] = self._attaches[number] = google_crc32c.value(commit)
 
-    def _commits(self, versions: Sequence[int], unsure: list[NamedFile]) -> Iterator[Fault]:
-        checkpoints = [version for version in self._log.checkpoints() if version in versions]
+    def _commits(self, listed: Listed, unsure: list[NamedFile]) -> Iterator[Fault]:
+        versions = listed.versions
+        checkpoints = [version for version in listed.checkpoints if version in versions]
         base = checkpoints[-1] if checkpoints else -1
         if base >= 0 and not _looks_whole(self._log, base):
             yield Fault(base, "has a checkpoint that cannot be read")
@@ -257,8 +259,9 @@ def log_faults(
     rows a file has. Raises ``OSError``.
     """
     table_log = DeltaLog(disk, directory)
-    versions = table_log.versions()
-    gaps = list(_version_faults(table_log, versions))
+    listed = table_log.listed()
+    versions = listed.versions
+    gaps = list(_version_faults(listed))
     yield from gaps
     commits: dict[int, list[Action]] = {}
     damaged = bool(gaps)
@@ -279,12 +282,12 @@ def log_faults(
         damaged = damaged or bool(wrong)
         commits[version] = actions
     bases: dict[int, dict[str, NamedFile]] = {}
-    for version in table_log.checkpoints():
+    for version in listed.checkpoints:
         try:
             bases[version] = _checkpoint(disk, table_log, version)
         except (OSError, PulsarkError, ValueError, KeyError, TypeError) as e:
             yield Fault(version, f"has a checkpoint that cannot be read: {e}")
-            damaged = damaged or version == table_log.first()
+            damaged = damaged or version == listed.first
     yield from _hint_faults(table_log)
     if damaged or not commits:
         return  # the sum of a log with holes says nothing

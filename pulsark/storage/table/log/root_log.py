@@ -71,12 +71,12 @@ class RootLog:
         Returns files that it names and that are not there as it says: they are lost, or the log
         is damaged, and the metadata store knows which. Raises ``OSError``.
         """
-        versions = self._log.versions()
-        if not versions:
+        listed = self._log.listed()
+        if not listed.versions:
             return []
-        unsure = self._checks.check()
+        unsure = self._checks.check(listed)
         done = record.attached - record.pending
-        if unsure and self._last(versions).number < done:
+        if unsure and self._last(listed.versions).number < done:
             return []  # the root was away: what left the table since then may be deleted
         return unsure
 

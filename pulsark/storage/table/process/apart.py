@@ -132,7 +132,7 @@ class Excess:
             self._taken.popitem(last=False)
 
     def _of(self, name: str) -> float:
-        """What was taken, and is forgotten little by little."""
+        """Return the seconds taken, less what time has made good."""
         taken, since = self._taken.get(name, (0.0, 0.0))
         passed = (self._now() - since) / EXCESS_FORGOTTEN_SECONDS
         return max(taken * (1 - passed), 0.0)
