@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from pulsark.dispatch.connection import notices
@@ -10,7 +11,7 @@ from pulsark.dispatch.topics.topic_lists import ByPattern, TopicList
 from pulsark.dispatch.topics.topic_names import in_order
 from pulsark.dispatch.topics.topic_pattern import TopicPattern
 from pulsark.errors import ClientError, PulsarkError, ServerError
-from pulsark.limits import TOPIC_NAMES_PER_TURN, TOPIC_WATCHERS_PER_CONNECTION_MAX
+from pulsark.limits import TOPIC_WATCHERS_PER_CONNECTION_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_fields import TopicsField, frame_with_topics
 from pulsark.wire.topic_name import TopicName, parse_namespace
@@ -226,7 +227,8 @@ def watch_topics(connection: Connection, command: Command) -> None:
         """Changes from before the answer was sent."""
 
         def updated(new: list[str], deleted: list[str], topics_hash: str) -> None:
-            for change in _topic_updates(request.watcher_id, new, deleted, topics_hash):
+            room = settings.maxMessageSize
+            for change in _topic_updates(request.watcher_id, new, deleted, topics_hash, room):
                 if early is None:
                     connection.output.send(change)
                 else:
@@ -261,11 +263,16 @@ def watch_topics(connection: Connection, command: Command) -> None:
     connection.requests.run(answer(), request.request_id)
 
 
+_NAME_HEAD_BYTES = 3
+"""What a name takes in a command beside its text, of 16 KiB at most."""
+
+
 def _topic_updates(
-    watcher_id: int, new: list[str], deleted: list[str], topics_hash: str
+    watcher_id: int, new: list[str], deleted: list[str], topics_hash: str, room: int
 ) -> Iterator[Command]:
-    """Tell of changed topics in commands of bounded size, each with the hash after all of them."""
-    step = TOPIC_NAMES_PER_TURN
+    """Yield commands of at most ``room`` bytes, each with the hash after all the changes."""
+    longest = max((len(name.encode()) for name in chain(new, deleted)), default=0)
+    step = max(1, room // (2 * (longest + _NAME_HEAD_BYTES)))
     for start in range(0, max(len(new), len(deleted)), step):
         change = Command(type=Command.WATCH_TOPIC_UPDATE)
         update = change.watchTopicUpdate
