@@ -142,6 +142,10 @@ class NotAttachedError(StorageError):
     """Files are no part of a table, and will not become one by the attempt that failed so."""
 
 
+class TableTakenError(LedgerFencedError, NotAttachedError):
+    """Another owner has a table: the write that failed so changed nothing, and will not."""
+
+
 class CrowdedTableError(StorageError):
     """What is known of a table would not fit into its document: files must be merged first."""
 

@@ -203,6 +203,7 @@ class TableOwner:
                         f"an attach has at most {self._limits.files_per_attach} files"
                     )
                 await self._roll_forward()
+                await self._check_sound()
                 if removes:
                     await self._check_unchanged()
                 if change is None:
@@ -302,7 +303,11 @@ class TableOwner:
                     record = before.publishing(done, adds, value, said)
                 await self._table.check(record)
                 happened = None
-                happened = await self._table.decide(record)
+                try:
+                    happened = await self._table.decide(record)
+                except NotAttachedError:
+                    happened = False
+                    raise
             finally:
                 await decided(happened)
             if not happened:

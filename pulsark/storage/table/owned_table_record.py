@@ -18,6 +18,7 @@ from pulsark.errors import (
     NotAttachedError,
     OwnershipLostError,
     StorageError,
+    TableTakenError,
 )
 from pulsark.metadata.changes import Put
 from pulsark.metadata.paths import TABLES, sealed_ledger_path, topic_at
@@ -85,7 +86,8 @@ class OwnedTableRecord:
     async def save(self, record: TableRecord, checks: Sequence[Check] = ()) -> None:
         """Replace the record, while ``checks`` hold: ``NotAttachedError`` if one does not.
 
-        ``LedgerFencedError``: the table has another owner.
+        ``LedgerFencedError``: the table has another owner. ``TableTakenError``, which is one: and
+        no earlier attempt to save anything is in doubt, so that this one certainly was not made.
         """
         value = record.encode()
         try:
@@ -97,7 +99,9 @@ class OwnedTableRecord:
         except (BadVersionError, OwnershipLostError) as error:
             if isinstance(error, BadVersionError) and error.path != self.path:
                 raise NotAttachedError(f"its writer owns it no more: {error}") from None
-            raise self._fenced() from None
+            if self._doubtful:
+                raise self._fenced() from None
+            raise TableTakenError(self._taken) from None
         except BaseException:  # a caller that is cancelled does not know either
             self._doubtful = True
             raise
@@ -123,8 +127,12 @@ class OwnedTableRecord:
         if found is None or found.version != self._version:
             raise self._fenced()
 
+    @property
+    def _taken(self) -> str:
+        return f"table {self.record.table_id} has another owner"
+
     def _fenced(self) -> LedgerFencedError:
-        return LedgerFencedError(f"table {self.record.table_id} has another owner")
+        return LedgerFencedError(self._taken)
 
     async def decide(self, record: TableRecord) -> bool:
         """Write the intent; whether it is there, which may take a while to find out.

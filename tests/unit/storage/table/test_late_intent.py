@@ -1,4 +1,4 @@
-"""A bulk publish whose intent comes later than those who ask whether it is there."""
+"""An attach whose intent comes later than those who ask for it, or after another owner."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from contextlib import suppress
 
 import pytest
 
-from pulsark.errors import BadVersionError, OutcomeUnknownError, StorageError
+from pulsark.errors import (
+    BadVersionError,
+    LedgerFencedError,
+    OutcomeUnknownError,
+    StorageError,
+)
 from pulsark.metadata.changes import Change, Put
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.paths import table_path
@@ -93,3 +98,40 @@ def test_what_is_said_of_an_intent_stays_true_when_its_write_comes_late(first: b
 
         record = sim.run(stored())
         assert told == [record.attached == 1]
+
+
+@pytest.mark.parametrize("publishes", [False, True])
+def test_who_lost_the_table_knows_that_nothing_was_attached(publishes: bool) -> None:
+    disk, tree = SimDisk(), MemoryTree()
+    told: list[bool | None] = []
+    file = DataFile(FILE, -1, 1, 0, 0, 1, 4, 0, {})
+    disk.edit(f"{ROOT}/{FILE}", b"rows")
+
+    async def decided(exist: bool | None) -> None:
+        told.append(exist)
+
+    async def reserve() -> list[DataFile]:
+        await open_table()
+        return [file]
+
+    with Simulation() as sim:
+        store, runtime = MemoryMetadataStore(tree), sim.runtime(disk)
+
+        async def open_table() -> TableOwner:
+            return await TableOwner.open(
+                PATH, TABLE_ID, [ROOT], store, runtime, runtime.new_worker("table")
+            )
+
+        async def main() -> None:
+            before = await open_table()
+            if publishes:
+                with pytest.raises(LedgerFencedError):
+                    await before.publish("query", 1, reserve, decided, BINARY)
+                return
+            after = await open_table()
+            with pytest.raises(LedgerFencedError):
+                await before.attach([file], decided=decided)
+            assert after.record.attached == 0
+
+        sim.run(main())
+    assert told == [False]
