@@ -82,7 +82,10 @@ class Bounds:
 
 # -- Avro --------------------------------------------------------------------------------------
 
-_NUMBER, _BYTES, _FIXED, _RECORD, _UNION, _BLOCKS, _NEXT_BLOCK, _EMPTY = range(8)
+_NUMBER, _FIXED, _BYTES, _RECORD, _UNION, _BLOCKS, _NEXT_BLOCK, _EMPTY = range(8)
+_FIXED_OR_NUMBER: Final = _FIXED
+_FEW_NUMBERS: Final = 16
+"""Up to so many numbers are read one by one: numpy takes longer to begin."""
 _MANY: Final = VALUE_ITEMS_MAX + 1
 
 
@@ -95,6 +98,10 @@ class _Step:
     """What a value counts, with the values without bytes in it."""
     size: int = 0
     """Bytes of a ``_FIXED`` one."""
+    numbers: int = 1
+    """How many numbers a ``_NUMBER`` one is: a record of nothing else is one step."""
+    height: int = 0
+    """How deep records are nested in a ``_FIXED`` or a ``_NUMBER`` one."""
     parts: Sequence[_Step] = ()
     """Fields of a record, branches of a union, or what each element of an array or a map has."""
     then: _Step | None = None
@@ -120,6 +127,8 @@ class AvroShape:
         self.depth = _depth(everything)
         """Deepest nesting of records, arrays and maps; means nothing for a recursive type."""
         self._steps = self._compiled(counts, {each for each in records if each not in finite})
+        for record in order:
+            _join(self._steps[record])
         self._root = self._steps.get(avro)
         may_be_short = (
             len(order) < len(records)
@@ -212,10 +221,8 @@ class _AvroWalk:
         following: _Step | None = step
         while following is not None:
             self._items += following.items
-            if self._items > VALUE_ITEMS_MAX:
-                return False
             following = self._over(following) or self._next()
-            if self._position > self._end:
+            if self._position > self._end or self._items > VALUE_ITEMS_MAX:
                 return False
         return self._position == self._end
 
@@ -230,8 +237,10 @@ class _AvroWalk:
     def _over(self, step: _Step) -> _Step | None:
         """Go over a value, or up to what it contains; returns the branch of a union."""
         kind = step.kind
-        if kind == _FIXED:
-            self._position += step.size
+        if self._items > VALUE_ITEMS_MAX:
+            self._fail()
+        elif kind <= _FIXED_OR_NUMBER:
+            self._over_many(step, 1)
         elif kind == _RECORD:
             self._enter(iter(step.parts))
         elif kind != _EMPTY:
@@ -240,9 +249,18 @@ class _AvroWalk:
                 return self._branch(step, number)
             if kind == _BYTES:
                 self._skip(number)
-            elif kind != _NUMBER:
+            else:
                 self._block(step, number)
         return None
+
+    def _over_many(self, step: _Step, count: int) -> None:
+        """Go over ``count`` values of one step that have no choice in them."""
+        if len(self._inside) + step.height > VALUE_DEPTH_MAX:
+            self._fail()
+        elif step.kind == _FIXED:
+            self._position += count * step.size
+        else:
+            self._skip_numbers(count * step.numbers)
 
     def _branch(self, union: _Step, number: int) -> _Step | None:
         if 0 <= number < len(union.parts):
@@ -261,8 +279,15 @@ class _AvroWalk:
         if number > (self._end - self._position if takes_bytes else VALUE_ITEMS_MAX):
             self._fail()
         elif number:
-            elements = chain.from_iterable(repeat(step.parts, number))
             assert step.then is not None
+            first = step.parts[0]
+            if len(step.parts) == 1 and first.kind <= _FIXED_OR_NUMBER:
+                self._items += number * first.items
+                self._enter(iter((step.then,)))
+                if self._items <= VALUE_ITEMS_MAX:
+                    self._over_many(first, number)
+                return
+            elements = chain.from_iterable(repeat(step.parts, number))
             self._enter(chain(elements, (step.then,)))
 
     def _enter(self, parts: Iterator[_Step]) -> None:
@@ -273,6 +298,22 @@ class _AvroWalk:
     def _number(self) -> int:
         number, self._position = _varint(self._data, self._position, self._end)
         return (number >> 1) ^ -(number & 1)
+
+    def _skip_numbers(self, count: int) -> None:
+        if count <= _FEW_NUMBERS:
+            for _ in range(count):
+                self._number()
+            return
+        size = min(count * _VARINT_BYTES_MAX, self._end - self._position)
+        if size < count:
+            self._fail()
+            return
+        ends = np.flatnonzero(np.frombuffer(self._data, np.uint8, size, self._position) < 0x80)
+        ends = ends[:count]
+        if len(ends) < count or np.diff(ends, prepend=-1).max() > _VARINT_BYTES_MAX:
+            self._fail()
+        else:
+            self._position += int(ends[-1]) + 1
 
     def _skip(self, size: int) -> None:
         if size < 0:
@@ -306,6 +347,21 @@ class _EmptyItems:
 
 def _elements(avro: AvroType) -> AvroType | None:
     return avro.items if isinstance(avro, Array) else None
+
+
+def _join(record: _Step) -> None:
+    """Make one step of a record whose fields are numbers only, or have one size each.
+
+    The fields that are records have been joined before.
+    """
+    kinds = {part.kind for part in record.parts}
+    if record.kind != _RECORD or len(kinds) != 1 or not kinds <= {_NUMBER, _FIXED}:
+        return
+    (record.kind,) = kinds
+    record.items += sum(part.items for part in record.parts)
+    record.size = sum(part.size for part in record.parts)
+    record.numbers = sum(part.numbers for part in record.parts)
+    record.height = 1 + max(part.height for part in record.parts)
 
 
 def _as_blocks(step: _Step, parts: Sequence[_Step]) -> None:

@@ -22,7 +22,7 @@ from pulsark.rows.values import bounds, decode_values
 from pulsark.rows.values.bounds import AvroShape, JsonBounds, ProtobufBounds, json_shape
 from pulsark.rows.values.codec import Codec, codec_of
 from pulsark.rows.values.losses import Losses
-from pulsark.schemas.avro import parse_avro
+from pulsark.schemas.avro import Array, AvroType, Primitive, Record, Union, parse_avro
 from pulsark.schemas.definition import InvalidSchemaDataError, SchemaData, SchemaType
 from pulsark.schemas.protobuf import Field, Message
 from pulsark.schemas.value_schemas import ValueSchemas
@@ -452,3 +452,124 @@ def test_a_row_group_of_a_wide_table_has_few_rows(monkeypatch: pytest.MonkeyPatc
         groups = pq.ParquetFile(source).metadata.num_row_groups
     assert groups >= 5
     assert file.rows == 40
+
+
+FEW_ITEMS, FEW_LEVELS = 60, 4
+
+
+class _Beyond(Exception):
+    """A payload is no value within the bounds."""
+
+
+class _OneByOne:
+    """Measures a payload as its type says, value by value."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = self._items = 0
+
+    def is_within(self, kind: AvroType) -> bool:
+        try:
+            self._value(kind, 0)
+        except (_Beyond, IndexError):
+            return False
+        return self._at == len(self._data)
+
+    def _number(self) -> int:
+        number = 0
+        for shift in range(0, 70, 7):
+            byte = self._data[self._at]
+            self._at += 1
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (number >> 1) ^ -(number & 1)
+        raise _Beyond
+
+    def _bytes(self, size: int) -> None:
+        self._at += size
+        if size < 0 or self._at > len(self._data):
+            raise _Beyond
+
+    def _value(self, kind: AvroType, depth: int) -> None:
+        self._items += 1
+        match kind:
+            case Primitive("double" | "boolean" as name):
+                self._bytes(8 if name == "double" else 1)
+            case Primitive("string"):
+                self._bytes(self._number())
+            case Primitive("int" | "long"):
+                self._number()
+            case Record(fields=fields):
+                for each in fields.values():
+                    self._within(each.type, depth)
+            case Union(branches):
+                number = self._number()
+                if not 0 <= number < len(branches):
+                    raise _Beyond
+                self._value(branches[number], depth)
+            case Array(items):
+                while number := self._number():
+                    if number < 0:
+                        self._number()
+                    for _ in range(abs(number)):
+                        self._within(items, depth)
+        if self._items > FEW_ITEMS:
+            raise _Beyond
+
+    def _within(self, kind: AvroType, depth: int) -> None:
+        if depth == FEW_LEVELS:
+            raise _Beyond
+        self._value(kind, depth + 1)
+
+
+def _random_type(rng: random.Random, depth: int, names: list[str]) -> Any:
+    kinds = ["int", "long", "double", "boolean", "string"] + ["record"] * 3 + ["array", "union"]
+    kind = rng.choice(kinds if depth else kinds[:5])
+    if kind == "record":
+        names.append(name := f"N{len(names)}")
+        fields = [_random_type(rng, depth - 1, names) for _ in range(rng.randint(1, 3))]
+        return record(name, *[(f"f{n}", field) for n, field in enumerate(fields)])
+    if kind == "array":
+        return {"type": "array", "items": _random_type(rng, depth - 1, names)}
+    return ["null", _random_type(rng, 0, names)] if kind == "union" else kind
+
+
+def test_values_passed_over_together_count_as_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bounds, "VALUE_ITEMS_MAX", FEW_ITEMS)
+    monkeypatch.setattr(bounds, "VALUE_DEPTH_MAX", FEW_LEVELS)
+    monkeypatch.setattr(bounds, "_FEW_NUMBERS", 2)
+    rng = random.Random(1)
+    answers = {True: 0, False: 0}
+    for _ in range(50):
+        kind = parse_avro(_random_type(rng, 5, []))
+        shape = AvroShape(kind)
+        for _ in range(300):
+            alphabet = rng.choice([b"\x02\x04", b"\x00\x02\x30\x80", bytes(range(256))])
+            data = bytes(rng.choice(alphabet) for _ in range(rng.choice([2, 5, 9, 40])))
+            found = shape._is_within(data)
+            assert found == _OneByOne(data).is_within(kind), data
+            answers[found] += 1
+    assert min(answers.values()) > 300, answers
+
+
+def test_a_hundred_thousand_numbers_are_passed_over_in_few_steps() -> None:
+    numbers = {"type": "array", "items": record("P", ("a", "long"), ("b", "long"))}
+    shape = AvroShape(parse_avro(record("T", ("p", numbers), ("next", ["null", "T"]))))
+    count = 100_000
+    data = b"\xc0\x9a\x0c" + b"\x80\x01\x02" * count + b"\x00\x00"
+    walk = bounds._AvroWalk(data)
+    steps = 0
+    over = walk._over
+
+    def counted(step: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        return over(step)
+
+    walk._over = counted  # type: ignore[method-assign]
+    assert shape._root is not None
+    assert walk.is_within(shape._root)
+    assert steps < 10
+    assert not shape._is_within(data[:-1])
