@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,6 +37,18 @@ class Totals:
     last_acked_ms: int = 0
 
 
+class Reads(Enum):
+    """What a subscription waits for."""
+
+    NOTHING = auto()
+    NEW_ENTRIES = auto()
+    """Those at the read position, from storage."""
+    WAITING_ENTRIES = auto()
+    """Some that were read before, from storage."""
+    FUTURE_ENTRIES = auto()
+    """It is at the end, and consumers have room."""
+
+
 @dataclass(frozen=True, slots=True)
 class BacklogStats:
     """At one moment. All is 0 where nothing is stored."""
@@ -55,6 +67,8 @@ class BacklogStats:
     """Whether dispatch is stopped because too many messages are unacknowledged."""
     acked_ranges: int = 0
     """Ranges of acknowledged entries above the mark-delete position."""
+    acked_bytes: int = 0
+    """What these take as bitmaps."""
     mark_delete_ms: int = 0
     """When the mark-delete position moved last; 0: never."""
     throttled: Mapping[tuple[ExcessKind, Level], int] = field(default_factory=dict)

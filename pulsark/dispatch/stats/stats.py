@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from pulsark.dispatch.loop.turns import Pace, in_turns
-from pulsark.dispatch.model.subscription_stats import ExcessKind, Level
+from pulsark.dispatch.model.subscription_stats import ExcessKind, Level, Reads
 from pulsark.dispatch.model.subscription_type import SubType
 from pulsark.dispatch.stats.iso_time import iso_time
 from pulsark.dispatch.stats.key_shared_stats import (
@@ -81,12 +81,14 @@ _NO_CURSOR: Json = {
 """Fields of a subscription that a topic without storage does not have."""
 
 
+_ACKED_BYTES: Final = "nonContiguousDeletedMessagesRangesSerializedSize"
 _SUMMED: Final = (
     "msgRateOut",
     "msgThroughputOut",
     "bytesOutCounter",
     "msgOutCounter",
     "nonContiguousDeletedMessagesRanges",
+    _ACKED_BYTES,
 )
 """Of a topic, the sums over its subscriptions."""
 
@@ -182,7 +184,7 @@ class Stats:
             "replication": {},
             **({"deduplicationStatus": topic.deduplication_status} if is_stored else {}),
             "nonContiguousDeletedMessagesRanges": sums["nonContiguousDeletedMessagesRanges"],
-            "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+            _ACKED_BYTES: sums[_ACKED_BYTES],
             "delayedMessageIndexSizeInBytes": topic.delayed_index_bytes,
             "compaction": {
                 "lastCompactionRemovedEventCount": topic.compaction.removed_events,
@@ -303,7 +305,7 @@ class Stats:
             **key_shared_of_subscription(subscription, consumers),
             "consumersAfterMarkDeletePosition": {},
             "nonContiguousDeletedMessagesRanges": backlog.acked_ranges,
-            "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+            _ACKED_BYTES: backlog.acked_bytes,
             "delayedMessageIndexSizeInBytes": backlog.delayed_index_bytes,
             "subscriptionProperties": dict(subscription.properties.given),
             "filterProcessedMsgCount": 0,
@@ -381,6 +383,12 @@ class Stats:
         ledger = topic.ledger
         iso = iso_time
         last = ledger.newest_ledger()
+        cursors = {
+            subscription.name: self._internal_cursor(subscription)
+            async for subscription in in_turns(
+                list(topic.subscriptions.values()), CURSORS_PER_TURN_MAX
+            )
+        }
         return {
             "entriesAddedCounter": topic.entries_in,
             "numberOfEntries": ledger.entries,
@@ -388,7 +396,7 @@ class Stats:
             "currentLedgerEntries": last.entries if last else 0,
             "currentLedgerSize": last.size if last else 0,
             "lastLedgerCreatedTimestamp": iso(last.timestamp_ms if last else topic.created_ms),
-            "waitingCursorsCount": 0,
+            "waitingCursorsCount": sum(shown["waitingReadOp"] for shown in cursors.values()),
             "pendingAddEntriesCount": ledger.pending_appends,
             "lastConfirmedEntry": str(ledger.last_confirmed),
             "state": "Terminated" if ledger.is_terminated else "LedgerOpened",
@@ -403,12 +411,7 @@ class Stats:
                 }
                 async for info in in_turns(ledger.each_ledger(), LEDGERS_PER_TURN_MAX)
             ],
-            "cursors": {
-                subscription.name: self._internal_cursor(subscription)
-                async for subscription in in_turns(
-                    list(topic.subscriptions.values()), CURSORS_PER_TURN_MAX
-                )
-            },
+            "cursors": cursors,
             "schemaLedgers": [],
             "compactedLedger": _NO_LEDGER,
         }
@@ -416,11 +419,12 @@ class Stats:
     def _internal_cursor(self, subscription: Subscription) -> Json:
         cursor = subscription.cursor
         ranges = islice(_acked_ranges(subscription), _RANGES_SHOWN_MAX)
+        reads = subscription.dispatcher.reads
         return {
             "markDeletePosition": str(cursor.mark_delete),
             "readPosition": str(subscription.dispatcher.reader.position),
-            "waitingReadOp": False,
-            "pendingReadOps": 0,
+            "waitingReadOp": reads is Reads.FUTURE_ENTRIES,
+            "pendingReadOps": int(reads in (Reads.NEW_ENTRIES, Reads.WAITING_ENTRIES)),
             "messagesConsumedCounter": subscription.members.sent().entries,
             "cursorLedger": -1,
             "cursorLedgerLastEntry": -1,
@@ -432,8 +436,8 @@ class Stats:
             "active": bool(subscription.type.consumer_count),
             "numberOfEntriesSinceFirstNotAckedMessage": _entries_since(subscription),
             "totalNonContiguousDeletedMessagesRange": subscription.backlog_stats().acked_ranges,
-            "subscriptionHavePendingRead": False,
-            "subscriptionHavePendingReplayRead": False,
+            "subscriptionHavePendingRead": reads in (Reads.NEW_ENTRIES, Reads.FUTURE_ENTRIES),
+            "subscriptionHavePendingReplayRead": reads is Reads.WAITING_ENTRIES,
             "properties": {},
         }
 

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.model.erased_entries import ack_of
+from pulsark.dispatch.model.subscription_stats import Reads
 from pulsark.dispatch.subscription.delayed_entries import HeldBack
 from pulsark.dispatch.subscription.delayed_tracker import NEVER_MS
 from pulsark.dispatch.subscription.deliveries import Deliveries
@@ -151,6 +152,16 @@ class Dispatcher:
     def throttled(self) -> Mapping[tuple[ExcessKind, Level], int]:
         """How often a rate stopped it, by what there was too much of, and by whose rate."""
         return {} if self._throttle is None else self._throttle.events
+
+    @property
+    def reads(self) -> Reads:
+        """What it waits for at this moment."""
+        if self._read.task is not None:
+            ahead = self._read.position == self.reader.position
+            return Reads.NEW_ENTRIES if ahead else Reads.WAITING_ENTRIES
+        at_end = self.reader.position > self._topic.ledger.last_confirmed
+        idle = at_end and not self._held and not self.unacked.blocked
+        return Reads.FUTURE_ENTRIES if idle and self._members.type.room() else Reads.NOTHING
 
     def release(self, positions: PositionSet) -> None:
         """Entries are due, of which some may be held back here."""

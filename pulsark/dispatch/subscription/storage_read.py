@@ -30,11 +30,13 @@ class StorageRead:
     another attempt the subscription would stand still for ever.
     """
 
-    __slots__ = ("_complaint", "_name", "_retry", "task")
+    __slots__ = ("_complaint", "_name", "_retry", "position", "task")
 
     def __init__(self, name: object, retry: Callable[[], None]) -> None:
         self.task: asyncio.Task[None] | None = None
         """The read that is under way."""
+        self.position: Position | None = None
+        """Where the last read began."""
         self._name = name
         self._retry = retry
         self._complaint = ""
@@ -47,6 +49,7 @@ class StorageRead:
         use: Callable[[list[Entry]], None],
     ) -> None:
         """Read entries from ``position`` on and ``use`` them. No other read may be under way."""
+        self.position = position
         self.task = asyncio.get_running_loop().create_task(self._run(position, read, use))
 
     def cancel(self) -> None:

@@ -128,6 +128,7 @@ class Subscription:
             blocked=self.dispatcher.unacked.too_many,
             throttled=self.dispatcher.throttled,
             acked_ranges=sum(map(_range_count, state.acked.values())),
+            acked_bytes=sum(map(_bytes_of, state.acked.values())),
             mark_delete_ms=self.cursor.last_mark_delete_ms,
         )
 
@@ -270,3 +271,9 @@ class Subscription:
 
 def _range_count(entries: BitMap) -> int:
     return len(entries) - entries.intersection_cardinality(entries.shift(1))
+
+
+def _bytes_of(entries: BitMap) -> int:
+    numbers = entries.get_statistics()
+    runs, others = numbers["n_bytes_run_containers"], numbers["n_bytes_bitset_containers"]
+    return numbers["n_bytes_array_containers"] + runs + others

@@ -212,6 +212,24 @@ def test_acknowledged_ranges(busy: AdminApi) -> None:
     stats = busy.get(f"{NAMESPACE}/t/stats").json
     assert stats["subscriptions"]["s"]["nonContiguousDeletedMessagesRanges"] == 2
     assert stats["subscriptions"]["s"]["msgBacklog"] == 2
+    for shown in (stats, stats["subscriptions"]["s"]):
+        assert shown["nonContiguousDeletedMessagesRangesSerializedSize"] == 4
+
+
+def test_which_cursors_wait_for_messages(busy: AdminApi) -> None:
+    subscription = busy.topic("t").subscriptions["s"]
+    (consumer,) = subscription.type.consumers
+
+    def internal() -> Any:
+        return busy.get(f"{NAMESPACE}/t/internalStats").json
+
+    assert internal()["waitingCursorsCount"] == 0, "its consumer has no permits"
+    subscription.flow(consumer, 100, busy.clock.now_ms())
+    subscription.dispatcher.pump()
+    assert internal()["waitingCursorsCount"] == 1
+    cursor = internal()["cursors"]["s"]
+    assert cursor["waitingReadOp"] is cursor["subscriptionHavePendingRead"] is True
+    assert cursor["pendingReadOps"] == 0
 
 
 def test_leaving_out_clients(busy: AdminApi) -> None:

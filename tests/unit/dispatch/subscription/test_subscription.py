@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from pulsark.dispatch.model.subscription_stats import Reads
 from pulsark.dispatch.model.subscription_type import SubType, TypeSpec
 from pulsark.errors import ClientError, ServerError
 from pulsark.wire.position import Position
@@ -302,3 +303,25 @@ def test_a_seek_that_is_cancelled_has_moved_the_cursor_and_dispatch_goes_on(
     bench.connect("b")
     bench.flow("b", 9)
     assert [e for _, e, _ in bench.taken()] == [2, 3]
+
+
+def test_what_it_waits_for(loop: asyncio.AbstractEventLoop) -> None:
+    bench = Bench(SubType.Shared)
+    dispatcher = bench.subscription.dispatcher
+    assert dispatcher.reads is Reads.NOTHING, "it has no consumer"
+    bench.connect("a")
+    bench.flow("a", 3)
+    assert dispatcher.reads is Reads.FUTURE_ENTRIES
+    bench.publish(2)
+    assert dispatcher.reads is Reads.FUTURE_ENTRIES
+    bench.topic.cache.clear()
+    dispatcher.replay([Position(LEDGER, 0)])
+    dispatcher.pump()
+    assert dispatcher.reads is Reads.WAITING_ENTRIES
+    dispatcher.rewind()
+    dispatcher.pump()
+    assert dispatcher.reads is Reads.NEW_ENTRIES
+    dispatcher.close()
+    assert dispatcher.reads is Reads.NOTHING
+    asyncio.events._set_running_loop(None)
+    loop.run_until_complete(asyncio.sleep(0))
