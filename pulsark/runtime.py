@@ -21,8 +21,10 @@ import stat
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -168,17 +170,20 @@ def new_done() -> tuple[asyncio.Future[None], Done]:
 async def run_in_worker(worker: Worker, job: Callable[[], T]) -> T:
     """Await a job on a worker."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    worker.submit(job, partial(_decide, future))
+    try:
+        return await future
+    finally:
+        del future  # else an error's traceback, which has this frame, and it would keep each other
 
-    def done(result: T | None, error: BaseException | None) -> None:
-        if future.cancelled():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
 
-    worker.submit(job, done)
-    return await future
+def _decide(future: asyncio.Future[T], result: T | None, error: BaseException | None) -> None:
+    if future.cancelled():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)  # type: ignore[arg-type]
 
 
 class SystemClock:
@@ -433,6 +438,9 @@ def _opened_in(directory: int, name: str, flags: int) -> int:
     return found
 
 
+_CAUSES_MAX = 10
+
+
 class ThreadWorker:
     """A worker with one daemon thread. Must be created on the running event loop."""
 
@@ -454,16 +462,37 @@ class ThreadWorker:
         self._thread.join()
 
     def _run(self) -> None:
-        while (item := self._jobs.get()) is not None:
-            job, done = item
-            try:
-                result, error = job(), None
-            except BaseException as e:  # noqa: BLE001 - the event loop decides
-                result, error = None, e
-            try:
-                self._loop.call_soon_threadsafe(done, result, error)
-            except RuntimeError:
-                return  # the loop is closed: nobody waits for the result any more
+        while self._do(self._jobs.get()):
+            pass
+
+    def _do(self, item: tuple[Callable[[], Any], Callable[..., None]] | None) -> bool:
+        """Do a job, and keep nothing of it."""
+        if item is None:
+            return False
+        job, done = item
+        try:
+            self._loop.call_soon_threadsafe(done, *_outcome(job))
+        except RuntimeError:
+            return False  # the loop is closed: nobody waits for the result any more
+        return True
+
+
+def _outcome(job: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    try:
+        return job(), None
+    except BaseException as error:  # noqa: BLE001 - the event loop decides
+        _forget_variables(error)
+        return None, error
+
+
+def _forget_variables(error: BaseException) -> None:
+    """Let go of what a job that has failed had in its hands: its error may live for long."""
+    following: BaseException | None = error
+    for _ in range(_CAUSES_MAX):
+        if following is None:
+            return
+        traceback.clear_frames(following.__traceback__)
+        following = following.__context__
 
 
 _DESCRIPTORS_MAX = 1 << 20

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pulsark.dispatch.loop.run_queue import TurnShare
 from pulsark.limits import REQUESTS_SECONDS, REQUESTS_WAITING_CROWDED
 from pulsark.runtime import run_in_worker
+from pulsark.tasks import heard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
@@ -27,6 +28,10 @@ T = TypeVar("T")
 
 _STEPS_MAX: Final = 64
 """Most waiting steps that one turn resumes."""
+_FORGOTTEN_SECONDS: Final = 60.0
+"""Time after which it does not matter any more what a client's large jobs took."""
+_CLIENTS_MAX: Final = 10_000
+"""Most clients of which it is known."""
 _WEIGHT: Final = 0.5
 """Weight of the last turn's steps in the average."""
 
@@ -157,23 +162,100 @@ class RequestTurns:
 
 
 class LargeJobs:
-    """Runs what takes too long for the event loop in one thread, one job at a time."""
+    """Runs what takes too long for the event loop in one thread, one job at a time.
 
-    def __init__(self, runtime: Runtime) -> None:
+    The next job is one of the client whose jobs have taken least of the thread lately. So who asks
+    for the first time waits for one job, however many others wait.
+    """
+
+    def __init__(self, runtime: Runtime, name: str = "large-jobs") -> None:
         self._runtime = runtime
+        self._name = name
         self._worker: Worker | None = None
+        self._is_busy = False
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """Jobs by client, in the order in which the clients began to wait."""
+        self._used: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """By client: seconds of the thread, and when they were counted."""
 
     async def run(self, job: Callable[[], T]) -> T:
-        """Run a job and return its result."""
+        """Run a job and return its result. It runs to its end even if its client leaves."""
+        current = _current.get()
+        owner = "" if current is None else current[1]()
+        if self._is_busy:
+            await self._turn(owner)
+        self._is_busy = True
         if self._worker is None:
-            self._worker = self._runtime.new_worker("large-jobs")
-        return await run_in_worker(self._worker, job)
+            self._worker = self._runtime.new_worker(self._name)
+        task = asyncio.create_task(self._measured(self._worker, job, owner))
+        task.add_done_callback(self._ended)
+        try:
+            return await asyncio.shield(task)
+        finally:
+            del task  # else an error's traceback and the task would keep each other
 
     def close(self) -> None:
         """End the thread."""
         if self._worker is not None:
             self._worker.close()
             self._worker = None
+
+    async def _measured(self, worker: Worker, job: Callable[[], T], owner: str) -> T:
+        began = self._runtime.clock.monotonic()
+        try:
+            return await run_in_worker(worker, job)
+        finally:
+            self._count(owner, self._runtime.clock.monotonic() - began)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        heard(task)
+        self._next()
+
+    async def _turn(self, owner: str) -> None:
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(owner, deque()).append(mine)
+        try:
+            await mine
+        except asyncio.CancelledError:
+            if not mine.cancelled():  # its turn had come
+                self._next()
+            else:
+                self._leave(owner, mine)
+            raise
+
+    def _leave(self, owner: str, mine: asyncio.Future[None]) -> None:
+        waiting = self._waiting.get(owner)
+        if waiting is not None and mine in waiting:
+            waiting.remove(mine)
+            if not waiting:
+                del self._waiting[owner]
+
+    def _next(self) -> None:
+        if not self._waiting:
+            self._is_busy = False
+            return
+        owner = min(self._waiting, key=self._seconds_of)
+        waiting = self._waiting[owner]
+        following = waiting.popleft()
+        if not waiting:
+            del self._waiting[owner]
+        if following.cancelled():
+            self._next()
+        else:
+            following.set_result(None)
+
+    def _count(self, owner: str, seconds: float) -> None:
+        used = self._seconds_of(owner) + seconds
+        self._used.pop(owner, None)
+        self._used[owner] = used, self._runtime.clock.monotonic()
+        while len(self._used) > _CLIENTS_MAX:
+            self._used.popitem(last=False)
+
+    def _seconds_of(self, owner: str) -> float:
+        """Return the seconds used, less what time has made good."""
+        used, since = self._used.get(owner, (0.0, 0.0))
+        passed = (self._runtime.clock.monotonic() - since) / _FORGOTTEN_SECONDS
+        return used * max(1 - passed, 0.0)
 
 
 _current: ContextVar[tuple[RequestTurns, Callable[[], str]] | None] = ContextVar(

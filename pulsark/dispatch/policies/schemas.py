@@ -17,8 +17,10 @@ import base64
 import json
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from pulsark.dispatch.loop.request_turns import LargeJobs
 from pulsark.errors import BadVersionError, ClientError, ServerError
 from pulsark.limits import (
     SCHEMA_ON_THE_LOOP_BYTES_MAX,
@@ -27,17 +29,16 @@ from pulsark.limits import (
 )
 from pulsark.metadata.paths import schemas_path
 from pulsark.metadata.store import ABSENT, MetadataStore
-from pulsark.runtime import Runtime, Worker, run_in_worker
 from pulsark.schemas.definition import IncompatibleSchemaError, SchemaData, SchemaType
 from pulsark.schemas.strategies import SchemaCompatibilityStrategy, relevant
 from pulsark.security.effects import Changed, report
-from pulsark.tasks import heard
 from pulsark.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pulsark.dispatch.loop.run_queue import RunQueue
+    from pulsark.runtime import Runtime
     from pulsark.schemas.parsed import Parsed
     from pulsark.wire.topic_name import TopicName
 
@@ -115,13 +116,11 @@ class Schemas:
         self._metadata = metadata
         self._runtime = runtime
         self._run_queue = run_queue
-        self._worker: Worker | None = None
-        self._free = asyncio.Lock()
+        self._jobs = LargeJobs(runtime, "schemas")
 
     def close(self) -> None:
         """End the thread that compares schemas, if there is one."""
-        if self._worker is not None:
-            self._worker.close()
+        self._jobs.close()
 
     # -- reading ---
 
@@ -294,7 +293,7 @@ class Schemas:
 
         if len(schema.data) <= SCHEMA_ON_THE_LOOP_BYTES_MAX:
             return await self._on_the_loop(lambda: parse(schema))
-        return await self._elsewhere(lambda: parse(schema))
+        return await self._jobs.run(lambda: parse(schema))
 
     async def _compare(
         self,
@@ -306,39 +305,37 @@ class Schemas:
         numbers = relevant(versions.live, strategy)
         needed = [n for n in numbers if versions.listed[n].fingerprint != parsed.fingerprint]
         if needed:
+            from pulsark.schemas.avro_resolution import Effort
             from pulsark.schemas.compatibility import check
             from pulsark.schemas.parsed import parse
 
-            stored = [(await self._read(topic, versions, n)).schema for n in needed]
-            await self._elsewhere(lambda: check([parse(s) for s in stored], parsed, strategy))
+            def compare(stored: SchemaData) -> None:
+                check([parse(stored)], parsed, strategy, effort)
+
+            effort = Effort()
+            for number in reversed(needed):
+                stored = (await self._read(topic, versions, number)).schema
+                await self._jobs.run(partial(compare, stored))
 
     async def _on_the_loop(self, job: Callable[[], T]) -> T:
         """Run a short job on the loop: clients may bring thousands of them at once."""
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._run_queue.call(partial(_settle, done, job))
+        try:
+            return await done
+        finally:
+            del done  # else an error's traceback and the future would keep each other
 
-        def run() -> None:
-            if done.cancelled():
-                return
-            try:
-                done.set_result(job())
-            except Exception as error:  # noqa: BLE001 - goes to the waiters
-                done.set_exception(error)
 
-        self._run_queue.call(run)
-        return await done
-
-    async def _elsewhere(self, job: Callable[[], T]) -> T:
-        """Run a job in the thread, one at a time, even if its client leaves meanwhile."""
-        await self._free.acquire()
-        if self._worker is None:
-            self._worker = self._runtime.new_worker("schemas")
-        task = asyncio.create_task(run_in_worker(self._worker, job))
-        task.add_done_callback(self._ended)
-        return await asyncio.shield(task)
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._free.release()
-        heard(task)
+def _settle(done: asyncio.Future[T], job: Callable[[], T]) -> None:
+    if done.cancelled():
+        return
+    try:
+        done.set_result(job())
+    except Exception as error:  # noqa: BLE001 - goes to who waits
+        done.set_exception(error)
+    finally:
+        del done
 
 
 def _line(record: dict[str, Any]) -> _Version:

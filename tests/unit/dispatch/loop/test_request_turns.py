@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pulsark.dispatch.loop.request_turns import LargeJobs, RequestTurns, pause
 from pulsark.limits import REQUESTS_SECONDS, REQUESTS_WAITING_CROWDED
 from pulsark.runtime import Runtime
+from tests.sim.disk import SimDisk
+from tests.sim.simulation import Simulation
 from tests.support.ticking_clock import TickingClock
 
 
@@ -196,3 +202,64 @@ def test_large_jobs_run_in_a_thread() -> None:
         jobs.close()
 
     asyncio.run(run())
+
+
+def test_a_large_job_that_fails_leaves_nothing() -> None:
+    class Content:
+        pass
+
+    left = []
+
+    def fail() -> None:
+        content = Content()
+        left.append(weakref.ref(content))
+        try:
+            raise KeyError
+        except KeyError:
+            raise ValueError("damaged") from None
+
+    async def run() -> None:
+        jobs = LargeJobs(Runtime())
+        for _ in range(3):
+            with pytest.raises(ValueError, match="damaged"):
+                await jobs.run(fail)
+        jobs.close()
+
+    gc.disable()
+    try:
+        asyncio.run(run())
+    finally:
+        gc.enable()
+    assert [ref() for ref in left] == [None] * 3
+
+
+def test_large_jobs_of_who_used_least_come_first() -> None:
+    with Simulation() as sim:
+        runtime = sim.runtime(SimDisk())
+        ended: list[str] = []
+
+        def submit(job: Callable[[], Any], done: Callable[..., None]) -> None:
+            asyncio.get_running_loop().call_later(1.0, lambda: done(job(), None))
+
+        worker = SimpleNamespace(submit=submit, close=lambda: None)
+        jobs = LargeJobs(replace(runtime, new_worker=lambda _name: worker))
+        turns = RequestTurns(runtime.clock)
+
+        async def ask(owner: str) -> None:
+            await turns.run(jobs.run(lambda: ended.append(owner)), lambda: owner)
+
+        async def main() -> None:
+            greedy = [asyncio.create_task(ask("greedy")) for _ in range(10)]
+            others = []
+            for name in ("first", "second"):
+                await asyncio.sleep(2.5)
+                others.append(asyncio.create_task(ask(name)))
+            await asyncio.sleep(0.1)
+            greedy[5].cancel()
+            await asyncio.gather(*others)
+            assert ended == ["greedy"] * 3 + ["first", "greedy", "second"]
+            await asyncio.gather(*greedy, return_exceptions=True)
+            assert ended.count("greedy") == 9
+            assert jobs._waiting == {}
+
+        sim.run(main())
