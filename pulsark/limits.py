@@ -109,6 +109,13 @@ REQUESTS_CROWDED_MAX = 10
 REQUESTS_WAITING_CROWDED = 200
 """Waiting steps of all requests from which on there are many."""
 
+REQUESTS_BYTES_MAX = 32 << 20
+"""Bytes of the large requests of all connections that are under way, or four of the largest. A role
+holds at most as much as it leaves free; above that they are refused."""
+
+REQUEST_COUNTED_BYTES = 4096
+"""A request of more bytes is a large one."""
+
 REQUESTS_PER_TURN_MAX = 10
 """Requests of one connection started in one turn: a few milliseconds of the next one."""
 

@@ -70,8 +70,9 @@ from pulsark.dispatch.topics.topic_tables import TopicTables
 from pulsark.dispatch.upkeep.load_balance import AutoSplit, LoadShedding
 from pulsark.dispatch.upkeep.share import Share
 from pulsark.dispatch.upkeep.storage_quotas import StorageQuotas
-from pulsark.limits import LARGE_FRAMES_BYTES_MAX
+from pulsark.limits import LARGE_FRAMES_BYTES_MAX, REQUESTS_BYTES_MAX
 from pulsark.metadata.resources import Resources
+from pulsark.rates.shares import SharedBudget
 from pulsark.storage.bookie.disk_watch import disk_watch_of
 from pulsark.storage.bookie.known_bookies import KnownBookies, OwnBookies
 
@@ -133,6 +134,7 @@ class Broker:
         self.started_ms = self.clock.now_ms()
         self.run_queue = RunQueue(self.clock)
         self.request_turns = RequestTurns(self.clock)
+        self.request_room = SharedBudget(max(REQUESTS_BYTES_MAX, 4 * settings.maxMessageSize))
         self.large_jobs = LargeJobs(runtime)
         self.defects = Defects(self.clock)
         self.registry = BrokerRegistry(metadata)

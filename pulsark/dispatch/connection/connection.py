@@ -97,7 +97,11 @@ class Connection(asyncio.BufferedProtocol):
         handler = self._handlers.get(command.type)
         if handler is None:
             raise ProtocolError(f"unexpected command {pb.BaseCommand.Type.Name(command.type)}")
-        handler(self, command)
+        self.requests.command = command
+        try:
+            handler(self, command)
+        finally:
+            self.requests.command = None
 
     @property
     def principal(self) -> Principal | None:
@@ -168,7 +172,7 @@ class Connection(asyncio.BufferedProtocol):
         )  # fmt: skip
         self.requests = PendingRequests(
             self.broker.defects, self.output, self.broker.request_turns, self.owner,
-            self._on_request_ended,
+            self.broker.request_room, self._on_request_ended,
         )  # fmt: skip
         self.intake = Intake(self, self._transport)
         self.keep_alive = KeepAlive(self)

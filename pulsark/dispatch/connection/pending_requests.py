@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pulsark.dispatch.connection import notices
 from pulsark.errors import ClientError, PulsarkError, ServerError, internal_error
-from pulsark.limits import REQUESTS_CROWDED_MAX, REQUESTS_UNDER_WAY_MAX
+from pulsark.limits import (
+    REQUEST_COUNTED_BYTES,
+    REQUESTS_CROWDED_MAX,
+    REQUESTS_UNDER_WAY_MAX,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -15,6 +19,8 @@ if TYPE_CHECKING:
     from pulsark.dispatch.connection.output import Output
     from pulsark.dispatch.loop.defects import Defects
     from pulsark.dispatch.loop.request_turns import RequestTurns
+    from pulsark.rates.shares import SharedBudget
+    from pulsark.wire import pulsar_pb2 as pb
 
 
 class PendingRequests:
@@ -26,9 +32,18 @@ class PendingRequests:
         output: Output,
         turns: RequestTurns,
         owner: Callable[[], str],
+        room: SharedBudget,
         ended: Callable[[], None],
     ) -> None:
-        """``ended`` is called after each; ``owner`` says to which client its steps count."""
+        """``ended`` is called after each; ``owner`` says to which client its steps count.
+
+        ``room`` is for the bytes of the large requests of all connections.
+        """
+        self.command: pb.BaseCommand | None = None
+        """What is carried out at this moment: requests that begin now come from it."""
+        self._room = room
+        self._held: dict[asyncio.Task[Any], int] = {}
+        """Bytes of large requests."""
         self._turns = turns
         self._owner = owner
         self._defects = defects
@@ -62,21 +77,39 @@ class PendingRequests:
             task.cancel()
 
     def run(self, work: Coroutine[Any, Any, None], request_id: int) -> asyncio.Task[None]:
-        """Run a request that awaits."""
+        """Run a request that awaits; a large one is refused while too many others wait."""
+        owner = self._owner()
+        held = self._taken(owner)
+        if held is None:
+            work.close()
+            work, held = _refused(), 0
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
+            if bytes_held := self._held.pop(task, 0):
+                self._room.give_back(owner, bytes_held)
             guarded.close()  # if it was cancelled before it began
             work.close()
             if self._ended is not None:
                 self._ended()
 
         guarded = self._guarded(work, request_id)
-        owner = self._owner()
         task = self._loop.create_task(self._turns.run(guarded, lambda: owner))
         self._tasks.add(task)
+        if held:
+            self._held[task] = held
         task.add_done_callback(ended)
         return task
+
+    def _taken(self, owner: str) -> int | None:
+        """Return the bytes that a new request holds, or None if there is no room for them."""
+        if self.command is None:  # another request has begun it, and hands over what it holds
+            current = asyncio.current_task()
+            return 0 if current is None else self._held.pop(current, 0)
+        size = self.command.ByteSize()
+        if size <= REQUEST_COUNTED_BYTES:
+            return 0
+        return size if self._room.take(owner, size) else None
 
     async def _guarded(self, work: Coroutine[Any, Any, None], request_id: int) -> None:
         try:
@@ -116,6 +149,11 @@ class PendingRequests:
     def _opened(self, key: tuple[str, int], task: asyncio.Task[None]) -> None:
         if self._opening.get(key) is task:
             del self._opening[key]
+
+
+async def _refused() -> None:
+    error = "Too many large requests are under way; try again"
+    raise ClientError(ServerError.ServiceNotReady, error)
 
 
 def _nobody() -> str:

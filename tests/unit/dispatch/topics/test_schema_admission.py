@@ -14,6 +14,7 @@ from pulsark.dispatch.policies.schemas import decode_version, encode_version
 from pulsark.errors import ServerError
 from pulsark.limits import SCHEMA_BYTES_MAX
 from pulsark.metadata import resources
+from pulsark.rates.shares import SharedBudget
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, Client, Command, scenario
@@ -421,3 +422,26 @@ async def test_a_client_that_leaves_during_a_comparison_leaves_nothing_behind(br
 @pytest.mark.parametrize("number", [0, 1, 2**40])
 def test_versions_are_eight_bytes(number: int) -> None:
     assert decode_version(encode_version(number)) == number
+
+
+@scenario()
+async def test_large_requests_of_all_connections_have_bounded_room(broker: BrokerInMemory) -> None:
+    broker.broker.request_room = room = SharedBudget(400_000)
+    large = avro("a", doc="x" * 90_000)
+    clients = [Client(broker) for _ in range(12)]
+    requests = [asyncio.create_task(produce(client, large)) for client in clients]
+    small = asyncio.create_task(produce(Client(broker), STRING, f"{TOPIC}2"))
+    await asyncio.sleep(0)
+    most = 0
+    while not all(each.done() for each in requests):
+        most = max(most, room.held)
+        await asyncio.sleep(0.0001)
+    answers = [each.result() for each in requests]
+    refused = [each.error for each in answers if not isinstance(each, bytes)]
+    assert set(refused) == {ServerError.ServiceNotReady}
+    assert 0 < most <= 200_000, "the share of one client"
+    assert len(refused) < 12
+    assert answers.count(encode_version(0)) == 12 - len(refused)
+    assert await small == encode_version(0)
+    assert room.held == 0
+    assert await produce(clients[-1], large) == encode_version(0)
