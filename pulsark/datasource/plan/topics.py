@@ -14,6 +14,7 @@ from pulsark.datasource.options.offsets import NOTHING, Edge, Moment, Point, Sta
 from pulsark.datasource.options.options import DEFAULT_NAMESPACE, Options
 from pulsark.errors import ClientError
 from pulsark.wire.message_id import MessageId
+from pulsark.wire.position import LATEST, Position
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
@@ -209,7 +210,8 @@ def starting_places(
 ) -> dict[str, MessageId]:
     """Per partition, the message before the first one to read.
 
-    ``OptionError`` for a time that no message is as new as, unless it is to be the latest then.
+    ``OptionError`` for a place behind the end, and for a time that no message is as new as, unless
+    it is to be the latest then.
     """
     return {
         name: _start(states[name], wanted, first_since, latest_if_none)
@@ -220,7 +222,10 @@ def starting_places(
 def ending_places(
     states: States, point: StartingPoint, first_since: FirstSince
 ) -> dict[str, MessageId]:
-    """Per partition, the last message to read; ``OptionError`` if it does not exist yet."""
+    """Per partition, the last message to read.
+
+    ``OptionError`` for a message that does not exist yet.
+    """
     return {
         name: _end(states[name], wanted, first_since)
         for name, wanted in _points(states, point).items()
@@ -235,6 +240,9 @@ def _start(
     if isinstance(wanted, Edge):
         return state.latest()
     if isinstance(wanted, MessageId):
+        if wanted.position == LATEST:
+            return state.latest()
+        _check_reached(state, "startingOffsets", wanted, wanted.before())
         return wanted.before()
     found = first_since(state.name, wanted.ms)
     if found.position <= state.latest().position:
@@ -254,12 +262,33 @@ def _end(state: PartitionState, wanted: Point, first_since: FirstSince) -> Messa
         found = first_since(state.name, wanted.ms)
         latest = state.latest()
         return found.before() if found.position <= latest.position else latest
-    if wanted.position > state.latest().position:
-        raise OptionError(
-            f"option 'endingOffsets': {wanted} is beyond the last message of {state.name}, "
-            f"which is {state.latest()}"
-        )
+    if wanted.position == LATEST:
+        return state.latest()
+    _check_reached(state, "endingOffsets", wanted, wanted)
     return wanted
+
+
+def _check_reached(
+    state: PartitionState, option: str, wanted: MessageId, last_read: MessageId
+) -> None:
+    """Raise ``OptionError`` if a partition has not come as far as ``last_read`` yet.
+
+    A reader that starts there would pass over messages that are published later. The place behind
+    the last message is fine as a start, also if a new ledger has been opened for the next one.
+    """
+    ends = [state.latest().position]
+    if state.ledgers:
+        newest = state.ledgers[-1]
+        ends.append(Position(newest.ledger_id, newest.entries - 1))
+    if last_read.position <= max(ends):
+        return
+    last = state.latest()
+    end = f"its last message is {last}" if last.entry_id >= 0 else "it has no message yet"
+    choice = ", or earliest or latest" if option == "startingOffsets" else ", or latest"
+    raise OptionError(
+        f"option '{option}': {wanted} is beyond the end of {state.name}: {end}. Name a message "
+        f"of this topic{choice}; an id of another cluster means nothing here"
+    )
 
 
 def _iso(moment: Moment) -> str:

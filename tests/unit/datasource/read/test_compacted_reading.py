@@ -114,7 +114,7 @@ def test_ends_are_messages(broker: FakeBroker) -> None:
     assert between("earliest", "1:2") == "acd"
     assert between("1:1:1", "1:1:1") == "c"
     assert between("1:1", "1:3") == "cdf"
-    with pytest.raises(OptionError, match="beyond the last message"):
+    with pytest.raises(OptionError, match="beyond the end"):
         between("earliest", "1:5")
 
 

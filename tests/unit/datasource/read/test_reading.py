@@ -285,8 +285,60 @@ def test_starting_and_ending_offsets_are_messages_and_both_are_read(broker: Fake
     assert between("1:0", "1:1:0") == "ab"
     assert between("1:0:0", "1:0:0") == "a"
     assert between("1:2", "1:1") == ""
-    with pytest.raises(OptionError, match="beyond the last message"):
+    with pytest.raises(OptionError, match=r"'endingOffsets': 1:3 is beyond the end of .*/t: .* 1:2"):
         between("1:0", "1:3")
+    with pytest.raises(OptionError, match="'endingOffsets': 2:0 is beyond the end"):
+        between("1:0", "2:0")
+    latest = "9223372036854775807:9223372036854775807"
+    assert between("1:2", latest) == "e"
+    assert between(latest, "latest") == ""
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_start_behind_the_end_is_an_error(broker: FakeBroker, streaming: bool) -> None:
+    topic = broker.create("t", 2)
+    broker.publish(topic, [alone("a"), batch("b", "c")], 1)
+
+    def start(place: str) -> None:
+        offsets = {"startingOffsets": json.dumps({"t": {"0": "earliest", "1": place}})}
+        if streaming:
+            Stream(broker, **offsets)
+        else:
+            read(broker, **offsets)
+
+    for place in ("1:3", "1:2:1", "1:500", "2:0", "99999:0", "99999:0:4"):
+        said = f"'startingOffsets': {place} is beyond the end of .*t-partition-1: .* is 1:1"
+        with pytest.raises(OptionError, match=said):
+            start(place)
+    for place in ("1:1", "1:1:1", "1:1:7", "1:2", "1:2:0"):
+        start(place)
+
+
+def test_the_place_behind_the_end_stays_a_valid_start(broker: FakeBroker) -> None:
+    """A job keeps where it ended, and starts there the next time."""
+    topic = broker.create("t")
+    broker.publish(topic, [alone("a"), alone("b")])
+
+    def stream(place: str) -> Stream:
+        return Stream(broker, startingOffsets=json.dumps({"t": place}))
+
+    before = stream("1:2")
+    assert before.next() == []
+    broker.roll(topic)  # ledger 2, empty
+    for place in ("1:2", "2:-1", "2:0"):
+        assert stream(place).next() == []
+    with pytest.raises(OptionError, match=r"2:1 is beyond the end of .*: its last message is 1:1"):
+        stream("2:1")
+    broker.publish(topic, [alone("c")])
+    broker.topics[topic][-1].trim(1)
+    for each in (before, stream("1:2"), stream("2:0")):
+        assert each.next() == ["c"]
+    broker.roll(topic)  # ledger 3
+    broker.topics[topic][-1].trim(2)
+    assert stream("2:1").next() == stream("3:0").next() == []
+    broker.create("t")
+    with pytest.raises(OptionError, match=r"5:0 is beyond the end of .*: it has no message yet"):
+        stream("5:0")
 
 
 def test_offsets_must_name_every_partition(broker: FakeBroker) -> None:
