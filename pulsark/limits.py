@@ -85,6 +85,9 @@ TOPIC_NAME_BYTES_MAX = 1024
 CLIENT_METADATA_CHARS_MAX = 1024
 """Total length of keys and values in the metadata of a consumer, as in Pulsar, or of a producer."""
 
+KEY_RANGES_MAX = 256
+"""Ranges of hashes that one consumer names; they take about 16 bytes each while it is connected."""
+
 SUBSCRIPTION_PROPERTIES_BYTES_MAX = 32 * 1024
 """Keys and values of a subscription's properties together, in UTF-8. They are stored with it."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pulsark.wire.successive_frames import MessageHeads
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection
 
     from pulsark.dispatch.model.client import Client
     from pulsark.dispatch.model.interfaces import AnySubscription
@@ -70,7 +70,7 @@ class Consumer:
         metadata: dict[str, str],
         connected_since_ms: int,
         schema_type: SchemaType | None = None,
-        key_ranges: Sequence[tuple[int, int]] = (),
+        key_ranges: Collection[tuple[int, int]] = (),
     ) -> None:
         self.subscription = subscription
         self.connection = connection

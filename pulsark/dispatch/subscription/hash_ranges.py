@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Collection
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.model.subscription_type import PlaceTakenError
 from pulsark.errors import ClientError, ServerError
+from pulsark.limits import KEY_RANGES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pulsark.dispatch.model.consumer import Consumer
 
@@ -70,24 +73,23 @@ class StickyRanges:
     """Each consumer names its ranges itself; a slot in none of them has no owner."""
 
     def __init__(self) -> None:
-        self._ranges: list[tuple[int, int, Consumer]] = []
-        """First and last slot, and whose they are; ascending, without overlaps."""
+        self._firsts = array("H")
+        """The first slot of each range, ascending; ranges do not overlap."""
+        self._lasts = array("H")
+        self._owners: list[Consumer] = []
 
     slot = staticmethod(range_slot)
 
     def owner(self, slot: int) -> Consumer | None:
         """The consumer that named a slot."""
-        place = bisect_right(self._ranges, slot, key=_first) - 1
-        if place < 0:
-            return None
-        _, last, consumer = self._ranges[place]
-        return consumer if slot <= last else None
+        place = bisect_right(self._firsts, slot) - 1
+        return self._owners[place] if place >= 0 and slot <= self._lasts[place] else None
 
     def add(self, consumer: Consumer) -> None:
         """A consumer joins with its ranges, or ``ClientError`` if they cannot be."""
         check_ranges(consumer.key_ranges)
         own = [(first, last, consumer) for first, last in consumer.key_ranges]
-        merged = sorted([*self._ranges, *own], key=_first)
+        merged = sorted([*self.ranges(), *own], key=_first)
         for (first, last, holder), (next_first, next_last, next_holder) in pairwise(merged):
             if next_first > last:
                 continue
@@ -98,21 +100,47 @@ class StickyRanges:
                 f"[{first}, {last}] and [{next_first}, {next_last}] overlap",
                 other,
             )
-        self._ranges = merged
+        self._set(merged)
 
     def remove(self, consumer: Consumer) -> None:
         """A consumer leaves."""
-        self._ranges = [r for r in self._ranges if r[2] is not consumer]
+        self._set([each for each in self.ranges() if each[2] is not consumer])
 
     def ranges(self) -> list[tuple[int, int, Consumer]]:
         """Who owns what: first and last slot, in order."""
-        return self._ranges
+        return list(zip(self._firsts, self._lasts, self._owners, strict=True))
+
+    def _set(self, ranges: Sequence[tuple[int, int, Consumer]]) -> None:
+        self._firsts = array("H", [first for first, _, _ in ranges])
+        self._lasts = array("H", [last for _, last, _ in ranges])
+        self._owners = [consumer for _, _, consumer in ranges]
 
 
-def check_ranges(ranges: Sequence[tuple[int, int]]) -> None:
+class SlotRanges(Collection[tuple[int, int]]):
+    """Ranges of slots, first and last, in four bytes each. ``ClientError`` for invalid ones."""
+
+    __slots__ = ("_ends",)
+
+    def __init__(self, ranges: Collection[tuple[int, int]]) -> None:
+        check_ranges(ranges)
+        self._ends = array("H", [end for each in ranges for end in each])
+
+    def __len__(self) -> int:
+        return len(self._ends) // 2
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._ends[::2], self._ends[1::2], strict=True)
+
+    def __contains__(self, wanted: object) -> bool:
+        return any(each == wanted for each in self)
+
+
+def check_ranges(ranges: Collection[tuple[int, int]]) -> None:
     """Raise ``ClientError`` if these ranges of slots are invalid for any consumer."""
     if not ranges:
         raise _refused("a consumer of a sticky subscription has to name some")
+    if len(ranges) > KEY_RANGES_MAX:
+        raise _refused(f"a consumer names at most {KEY_RANGES_MAX}; {len(ranges)} came")
     for first, last in ranges:
         if not 0 <= first <= last < RANGE_SIZE:
             raise _refused(f"[{first}, {last}] is not within [0, {RANGE_SIZE - 1}]")

@@ -14,7 +14,7 @@ from pulsark.dispatch.model.subscription_type import (
     TypeSpec,
 )
 from pulsark.dispatch.policies.schemas import from_wire
-from pulsark.dispatch.subscription.hash_ranges import check_ranges
+from pulsark.dispatch.subscription.hash_ranges import SlotRanges
 from pulsark.dispatch.topics.subscribe_rates import Subscriber, SubscribeRates
 from pulsark.errors import ClientError, ServerError
 from pulsark.schemas.definition import SchemaType
@@ -25,7 +25,7 @@ from pulsark.wire.position import EARLIEST, LATEST
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from pulsark.config.settings import Settings
     from pulsark.dispatch.model.client import Client
@@ -75,6 +75,7 @@ class Subscribing:
         check_new_name(request.subscription)
         name = TopicName.parse(request.topic)
         spec = self._wanted_type(request, name)
+        _key_ranges(request, spec)
         topic = await self._creation.topic_for_clients(
             name, may_create=request.force_topic_creation
         )
@@ -117,9 +118,6 @@ class Subscribing:
                 ServerError.NotAllowedError,
                 "read_compacted is for Exclusive and Failover subscriptions of persistent topics",
             )
-        ranges = _key_ranges(request)
-        if sub_type == SubType.Exclusive and ranges:
-            check_ranges(ranges)
         if sub_type == SubType.Key_Shared:
             if not self._settings.subscriptionKeySharedEnable:
                 raise ClientError(
@@ -128,8 +126,6 @@ class Subscribing:
                 )
             meta = request.keySharedMeta
             sticky = meta.keySharedMode == pb.KeySharedMode.STICKY
-            if sticky:
-                check_ranges(ranges)
             return TypeSpec(sub_type, sticky, meta.allowOutOfOrderDelivery)
         return TypeSpec(sub_type)
 
@@ -265,7 +261,7 @@ class Subscribing:
             epoch=request.consumer_epoch if has_epoch else None,
             metadata={m.key: m.value for m in request.metadata},
             schema_type=SchemaType.from_wire(request.schema.type) if has_schema else None,
-            key_ranges=_key_ranges(request),
+            key_ranges=_key_ranges(request, spec),
             connected_since_ms=self._clock.now_ms(),
         )
 
@@ -276,5 +272,9 @@ def _count_down(counts: Counter[_Key], key: _Key) -> None:
         del counts[key]
 
 
-def _key_ranges(request: pb.CommandSubscribe) -> list[tuple[int, int]]:
-    return [(r.start, r.end) for r in request.keySharedMeta.hashRanges]
+def _key_ranges(request: pb.CommandSubscribe, spec: TypeSpec) -> Collection[tuple[int, int]]:
+    """Return the ranges that a consumer may name in its type; ``ClientError`` for invalid ones."""
+    given = request.keySharedMeta.hashRanges
+    if spec.sticky or (spec.sub_type == SubType.Exclusive and given):
+        return SlotRanges([(each.start, each.end) for each in given])
+    return ()

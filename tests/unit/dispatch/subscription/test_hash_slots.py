@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections import Counter
 from typing import Any
@@ -11,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsark.dispatch.model.subscription_type import PlaceTakenError
-from pulsark.dispatch.subscription.hash_ranges import AutoSplitRanges, StickyRanges
+from pulsark.dispatch.subscription.hash_ranges import AutoSplitRanges, SlotRanges, StickyRanges
 from pulsark.dispatch.subscription.hash_ring import HashRing
 from pulsark.errors import ClientError, ServerError
+from pulsark.limits import KEY_RANGES_MAX
 from pulsark.wire.hashes import murmur3_32
 from tests.support.fake_consumers import FakeConsumer
 
@@ -184,7 +186,15 @@ def test_sticky_ranges_have_both_ends_and_gaps_belong_to_nobody() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [(), ((5, 4),), ((-1, 3),), ((0, 65536),), ((1, 5), (5, 9)), ((1, 9), (2, 3))],
+    [
+        (),
+        ((5, 4),),
+        ((-1, 3),),
+        ((0, 65536),),
+        ((1, 5), (5, 9)),
+        ((1, 9), (2, 3)),
+        tuple((2 * n, 2 * n) for n in range(KEY_RANGES_MAX + 1)),
+    ],
 )
 def test_sticky_ranges_that_cannot_be_are_refused(wrong: tuple[tuple[int, int], ...]) -> None:
     ranges = StickyRanges()
@@ -192,6 +202,18 @@ def test_sticky_ranges_that_cannot_be_are_refused(wrong: tuple[tuple[int, int], 
         ranges.add(sticky("a", *wrong))
     assert refused.value.code == ServerError.ConsumerAssignError
     assert ranges.ranges() == []
+
+
+def test_the_ranges_of_a_consumer_take_little_memory() -> None:
+    given = [(2 * n, 2 * n) for n in range(KEY_RANGES_MAX)]
+    ranges = SlotRanges(given)
+    assert list(ranges) == given
+    assert len(ranges) == KEY_RANGES_MAX
+    assert (4, 4) in ranges
+    assert (5, 5) not in ranges
+    assert sys.getsizeof(ranges._ends) < 6 * KEY_RANGES_MAX
+    with pytest.raises(ClientError, match="Ranges of hashes"):
+        SlotRanges([(5, 4)])
 
 
 @pytest.mark.parametrize("second", [(9, 30), (0, 1), (0, 65535), (4, 5)])
