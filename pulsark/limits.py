@@ -531,6 +531,9 @@ TOPIC_WATCHERS_PER_CONNECTION_MAX = 100
 COMPACTION_KEYS_MAX = 1_000_000
 """Most keys of a topic that a broker compacts without Spark; they are held in memory."""
 
+COMPACTIONS_MAX = 4
+"""Topics that a broker compacts at a time, one of each tenant: some 150 bytes for each key."""
+
 COMPACTION_BATCH_BYTES_MAX = 16 << 20
 """Largest decompressed batch that is compacted; larger ones stay whole. Three copies are held.
 Clients put 128 KiB into a batch by default."""

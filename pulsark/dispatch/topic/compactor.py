@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from pulsark.dispatch.model.interfaces import CompactionStats
 from pulsark.dispatch.topic.compacted_view import CompactedView, Stored
 from pulsark.errors import StorageError, trace_of
+from pulsark.limits import COMPACTIONS_MAX
 from pulsark.runtime import Runtime, run_in_worker
 from pulsark.storage.cursor.owners import COMPACTION_CURSOR, CursorOwner
 from pulsark.storage.managed_ledger.compacted_ledger import CompactedTo
@@ -35,14 +37,44 @@ READ_ENTRIES = 1000
 READ_BYTES = 4 << 20
 
 
+class CompactionTurns:
+    """Lets few topics of a broker be compacted at a time: each run may hold a million keys.
+
+    The topics of one tenant take turns, so that tenants do not wait for each other's topics.
+    """
+
+    def __init__(self) -> None:
+        self._all = asyncio.Semaphore(COMPACTIONS_MAX)
+        self._tenants: dict[str, asyncio.Lock] = {}
+        self._runs: Counter[str] = Counter()
+        """Those that run or wait, by tenant."""
+
+    @asynccontextmanager
+    async def turn(self, tenant: str) -> AsyncIterator[None]:
+        """While this context is open, a topic of a tenant may be compacted."""
+        lock = self._tenants.setdefault(tenant, asyncio.Lock())
+        self._runs[tenant] += 1
+        try:
+            async with lock, self._all:
+                yield
+        finally:
+            self._runs[tenant] -= 1
+            if not self._runs[tenant]:
+                del self._runs[tenant], self._tenants[tenant]
+
+
 class Compactor:
     """Compacts one topic, one run at a time."""
 
-    def __init__(self, topic: Topic, runtime: Runtime) -> None:
+    def __init__(self, topic: Topic, runtime: Runtime, turns: CompactionTurns) -> None:
         self._topic = topic
+        self._turns = turns
         self._runtime = runtime
         self._task: asyncio.Task[None] | None = None
+        self._is_waiting = False
+        """Whether the run has not had its turn."""
         self._blocked = 0
+        self._unblocked = asyncio.Event()
         self.status = "NOT_RUN"
         """NOT_RUN, RUNNING, SUCCESS or ERROR, as the admin API says."""
         self.last_error = ""
@@ -53,6 +85,7 @@ class Compactor:
         if self._task is not None or self._blocked:
             return False
         self.status, self.last_error = "RUNNING", ""
+        self._is_waiting = True
         self._task = asyncio.get_running_loop().create_task(self._run(any_number))
         return True
 
@@ -76,7 +109,7 @@ class Compactor:
     async def _run(self, any_number: bool) -> None:
         started = self._runtime.clock.now_ms()
         try:
-            removed = await self._compact(any_number)
+            removed = await self._compact_in_turn(any_number)
         except Exception as error:
             log.warning(
                 "%s: compaction failed: %s", self._topic.name, error, exc_info=trace_of(error)
@@ -91,6 +124,15 @@ class Compactor:
             )
         finally:
             self._task = None
+
+    async def _compact_in_turn(self, any_number: bool) -> int:
+        while True:
+            self._is_waiting = True
+            async with self._turns.turn(self._topic.name.tenant):
+                if not self._blocked:
+                    self._is_waiting = False
+                    return await self._compact(any_number)
+            await self._unblocked.wait()
 
     async def _compact(self, any_number: bool) -> int:
         """One run; the number of messages that it removed."""
@@ -128,13 +170,16 @@ class Compactor:
     @asynccontextmanager
     async def stopped(self) -> AsyncIterator[None]:
         """While this context is open no run is under way, and none begins."""
-        while self._task is not None:
+        while self._task is not None and not self._is_waiting:
             await asyncio.wait([self._task])
         self._blocked += 1
+        self._unblocked.clear()
         try:
             yield
         finally:
             self._blocked -= 1
+            if not self._blocked:
+                self._unblocked.set()
 
     async def erase(self, ids: ErasedIds) -> set[Position]:
         """Take messages out of what compaction left, durably; while no run is under way.

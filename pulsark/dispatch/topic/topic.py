@@ -20,7 +20,7 @@ from pulsark.dispatch.subscription.delayed_delivery import DelayedDelivery, load
 from pulsark.dispatch.subscription.dispatch_limit import DispatchLimit, limit_of
 from pulsark.dispatch.topic.arrivals import Arrivals
 from pulsark.dispatch.topic.backlog import Backlog
-from pulsark.dispatch.topic.compactor import Compactor
+from pulsark.dispatch.topic.compactor import CompactionTurns, Compactor
 from pulsark.dispatch.topic.cursors import TopicCursors
 from pulsark.dispatch.topic.entries import TopicEntries
 from pulsark.dispatch.topic.ledger_reports import LedgerReports
@@ -64,6 +64,7 @@ class TopicContext:
     cache_budget: CacheBudget
     broker_unacked: BrokerUnacked
     run_queue: RunQueue
+    compactions: CompactionTurns
     dispatch_limit: DispatchLimit | None = None
     """The dispatch rate of the broker, if there is one."""
     over_quota: Set[str] = frozenset()
@@ -128,7 +129,7 @@ class Topic:
         self.delayed = DelayedDelivery(self, buckets, delayed)
         self.deduplication: Deduplication | None = None
         """Set while it is on, by ``deduplication_switch``."""
-        self.compactor = Compactor(self, context.runtime)
+        self.compactor = Compactor(self, context.runtime, context.compactions)
         self.deduplication_switch = DeduplicationSwitch(self, deduplication)
 
     @classmethod

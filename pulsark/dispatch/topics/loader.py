@@ -11,6 +11,7 @@ from pulsark.dispatch.policies.policies import broker_dispatch_rate
 from pulsark.dispatch.subscription.broker_unacked import BrokerUnacked
 from pulsark.dispatch.subscription.dispatch_limit import DispatchLimit
 from pulsark.dispatch.topic.cache import CacheBudget
+from pulsark.dispatch.topic.compactor import CompactionTurns
 from pulsark.dispatch.topic.non_persistent_topic import NonPersistentTopic
 from pulsark.dispatch.topic.topic import Topic, TopicContext
 from pulsark.errors import ClientError, OwnershipLostError, ServerError
@@ -70,6 +71,7 @@ class TopicLoader:
             self.cache_budget,
             self.unacked,
             run_queue,
+            CompactionTurns(),
             limit if rate.limits else None,
             self.over_quota,
         )

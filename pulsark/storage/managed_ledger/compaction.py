@@ -10,7 +10,10 @@ remain.
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING
+
+from pyroaring import BitMap
 
 from pulsark.errors import ProtocolError, PulsarkError
 from pulsark.limits import (
@@ -23,6 +26,7 @@ from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.batch import build_batch, read_messages
 from pulsark.wire.entry import entry_metadata, key_bytes, parse_entry
 from pulsark.wire.hashes import murmur3_32
+from pulsark.wire.text_fields import as_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +35,10 @@ if TYPE_CHECKING:
 
 _ALL_BITS = 0x7FFF_FFFF
 
-_Identity = tuple[int, int, int] | str
-"""``(ledger id, entry id, batch index)``; of a message in chunks, its uuid."""
+_Identity = tuple[int, int, int] | bytes
+"""``(ledger id, entry id, batch index)``; of a message in chunks, its uuid as ``_short`` has it."""
+
+_SHORT_BYTES = 32
 
 
 class CompactionTooLargeError(PulsarkError):
@@ -44,27 +50,26 @@ class _Latest:
 
     def __init__(self) -> None:
         self._alone = PositionSet()
-        self._in_batches: dict[tuple[int, int], int] = {}
-        self._in_chunks: set[str] = set()
+        self._in_batches: dict[tuple[int, int], BitMap] = {}
+        self._in_chunks: set[bytes] = set()
 
     def add(self, identity: _Identity) -> None:
-        if isinstance(identity, str):
+        if isinstance(identity, bytes):
             self._in_chunks.add(identity)
             return
         ledger_id, entry_id, index = identity
         if index < 0:
             self._alone.add((ledger_id, entry_id))
         else:
-            position = ledger_id, entry_id
-            self._in_batches[position] = self._in_batches.get(position, 0) | 1 << index
+            self._in_batches.setdefault((ledger_id, entry_id), BitMap()).add(index)
 
     def __contains__(self, identity: _Identity) -> bool:
-        if isinstance(identity, str):
+        if isinstance(identity, bytes):
             return identity in self._in_chunks
         ledger_id, entry_id, index = identity
         if index < 0:
             return (ledger_id, entry_id) in self._alone
-        return bool(self._in_batches.get((ledger_id, entry_id), 0) >> index & 1)
+        return index in self._in_batches.get((ledger_id, entry_id), ())
 
 
 class Compaction:
@@ -168,19 +173,34 @@ def _messages(position: Position, entry: bytes) -> Iterator[tuple[bytes | None, 
     if header.marker:
         return
     if metadata.num_chunks_from_msg > 1:
-        yield key_bytes(metadata), metadata.uuid, False
+        yield _key(metadata), _short(as_bytes(metadata.uuid)), False
     elif not header.batched:
         empty = metadata.null_value or header.payload_offset == len(entry)
         if not empty and metadata.compression and not metadata.encryption_keys:
             empty = metadata.uncompressed_size == 0
-        yield key_bytes(metadata), (*position, -1), empty
+        yield _key(metadata), (*position, -1), empty
     else:
         for index, (single, payload) in enumerate(batch_members(entry)):
             if single.compacted_out:
                 yield None, (*position, index), True
             else:
                 empty = single.null_value or not payload
-                yield key_bytes(single), (*position, index), empty
+                yield _key(single), (*position, index), empty
+
+
+def _key(metadata: pb.MessageMetadata | pb.SingleMessageMetadata) -> bytes | None:
+    key = key_bytes(metadata)
+    return None if key is None else _short(key)
+
+
+def _short(text: bytes) -> bytes:
+    """Return a stand-in for a text, of at most 33 bytes, so that only their number counts.
+
+    Two texts with one stand-in would be a collision of BLAKE2b.
+    """
+    if len(text) <= _SHORT_BYTES:
+        return text
+    return b"#" + blake2b(text, digest_size=_SHORT_BYTES).digest()
 
 
 def _with_holes(entry: bytes, kept: list[bool]) -> bytes:

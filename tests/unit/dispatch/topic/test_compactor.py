@@ -250,3 +250,32 @@ async def test_shared_consumers_cannot_read_what_is_compacted(broker) -> None:
     client = Client(broker)
     refused = await client.subscribe(TOPIC, kind=pb.CommandSubscribe.Shared, read_compacted=True)
     assert refused == ServerError.NotAllowedError
+
+
+@scenario()
+async def test_topics_of_one_tenant_are_compacted_one_by_one(broker: BrokerInMemory) -> None:
+    client = Client(broker)
+    names = [f"{TOPIC}{number}" for number in range(3)]
+    for number, name in enumerate(names):
+        await client.produce(name, 3, producer_id=number)
+    compactors = [
+        (await broker.broker.topics.load(TopicName.parse(name))).compactor for name in names
+    ]
+    turns = compactors[0]._turns
+    tasks = []
+    async with turns.turn("public"):
+        for compactor in compactors:
+            assert compactor.start()
+            tasks.append(compactor._task)
+        await asyncio.sleep(1)
+        assert {each.status for each in compactors} == {"RUNNING"}
+        async with turns.turn("another"), compactors[0].stopped():
+            pass  # neither waits for them
+        held = compactors[1].stopped()
+        await held.__aenter__()
+    await asyncio.wait([tasks[0], tasks[2]])
+    assert [each.status for each in compactors] == ["SUCCESS", "RUNNING", "SUCCESS"]
+    await held.__aexit__(None, None, None)
+    await asyncio.wait([tasks[1]])
+    assert compactors[1].status == "SUCCESS"
+    assert (turns._tenants, turns._runs) == ({}, {})

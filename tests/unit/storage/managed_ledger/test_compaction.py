@@ -205,3 +205,27 @@ def test_a_batch_that_becomes_very_large_stays_whole(
     assert compact(entries)[0] == entries[0]
     if "COMPACTION_BATCH_BYTES_MAX" in limit:
         assert compact([small])[0] != small
+
+
+def test_large_keys_take_as_little_memory_as_small_ones() -> None:
+    keys = [f"{n}" * 100_000 for n in range(4)] + ["#" * 32, "#" * 33]
+    entries = [single(key, b"old") for key in keys] + [batch(*[(key, b"new") for key in keys])]
+    run = Compaction(retain_null_key=False)
+    for i, entry in enumerate(entries):
+        run.note(Position(1, i), entry)
+    assert len(run._latest) == len(keys)
+    assert max(map(len, run._latest)) <= 33
+    *old, new = compact(entries)
+    assert old == [None] * len(keys)
+    assert new == entries[-1]
+
+
+def test_the_latest_messages_of_large_batches_take_little_memory() -> None:
+    run = Compaction(retain_null_key=False)
+    large = batch(*[("a", b"x")] * 50_000, ("b", b"y"))
+    for i in range(20):
+        run.note(Position(1, i), large)
+    assert not run.another_pass()
+    (bits,) = run._done._in_batches.values()
+    assert list(bits) == [49_999, 50_000]
+    assert len(bits.serialize()) < 100
