@@ -203,7 +203,6 @@ class TableOwner:
                         f"an attach has at most {self._limits.files_per_attach} files"
                     )
                 await self._roll_forward()
-                await self._check_sound()
                 if removes:
                     await self._check_unchanged()
                 if change is None:
