@@ -11,8 +11,10 @@ additional or different columns make another version.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+import unicodedata
 from typing import TYPE_CHECKING, Any, Final
 
 from pulsark.schemas.avro import (
@@ -35,7 +37,7 @@ from pulsark.schemas.columns import avro_of, branch_of, is_decimal, shown_fields
 from pulsark.schemas.definition import SchemaData, SchemaType
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TEXT: Final = re.compile(r"string.*|varchar\(\d+\)|char\(\d+\)")
@@ -211,16 +213,19 @@ class _Definitions:
         record: dict[str, Any] = {"type": "record", "name": name}
         if space:
             record["namespace"] = space
+        for name in names.values():
+            if _NAME.fullmatch(name) is None:
+                where = f"{path}.{name}" if path else name
+                raise NoSchemaError(
+                    f"column '{where}' cannot be a field: a name has only ASCII letters, "
+                    "digits and '_', and does not begin with a digit; rename it, for "
+                    f"instance to '{_valid_name(name, names)}'"
+                )
         return {**record, "fields": [self._field(field, inner, path) for field in fields]}
 
     def _field(self, field: Mapping[str, Any], space: str, path: str) -> dict[str, Any]:
         name = field["name"]
         where = f"{path}.{name}" if path else name
-        if _NAME.fullmatch(name) is None:
-            raise NoSchemaError(
-                f"column '{where}' cannot be a field: its name has to be letters, digits and '_'; "
-                f"rename it, for instance to '{re.sub(r'[^A-Za-z0-9_]', '_', name)}'"
-            )
         found = self._type(field["type"], name, space, where)
         if not field.get("nullable", True):
             return {"name": name, "type": found}
@@ -309,6 +314,16 @@ def _optional(field: dict[str, Any]) -> dict[str, Any]:
     if "default" in field:
         return field
     return {**field, "type": [_NULL, field["type"]], "default": None}
+
+
+def _valid_name(name: str, taken: Container[str]) -> str:
+    """Return a name like the given one that a field may have; ``taken`` are in lower case."""
+    plain = unicodedata.normalize("NFKD", name)
+    plain = "".join(each for each in plain if not unicodedata.combining(each))
+    plain = re.sub(r"[^A-Za-z0-9_]", "_", plain)
+    plain = plain if _NAME.fullmatch(plain) else f"_{plain}"
+    candidates = itertools.chain([plain], (f"{plain}_{number}" for number in itertools.count(2)))
+    return next(each for each in candidates if each.lower() not in taken)
 
 
 def _none(path: str, kind: str) -> NoSchemaError:

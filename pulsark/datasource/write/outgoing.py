@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from pulsark.datasource.options.columns import PAYLOAD_META
 from pulsark.datasource.options.errors import DataSourceError
-from pulsark.rows.arrow.schema import STRING_MAP, TIMESTAMP
+from pulsark.rows.arrow.schema import MILLISECONDS_MAX, STRING_MAP, TIMESTAMP
 from pulsark.rows.outgoing import OUTGOING_SCHEMA, outgoing_schema
 
 if TYPE_CHECKING:
@@ -221,16 +221,29 @@ def _time(meaning: str, column_name: str) -> Callable[[pa.Array, str], dict[str,
         kind = column.type
         if pa.types.is_timestamp(kind) and kind.tz is not None:
             microseconds = column.cast(TIMESTAMP).cast(pa.int64())
+            milliseconds = pc.divide(microseconds, 1000)
         elif pa.types.is_int64(kind):
-            microseconds = pc.multiply(column, 1000)
+            milliseconds = column
         else:
             raise _wrong(name, meaning, kind)
-        # Messages have whole milliseconds, and none for times up to the epoch.
-        whole = pc.multiply(pc.divide(microseconds, 1000), 1000)
-        shown = pc.if_else(pc.greater(whole, 0), whole, pa.scalar(None, pa.int64()))
-        return {column_name: shown.cast(TIMESTAMP)}
+        _check_times(milliseconds, column, name)
+        return {column_name: pc.multiply(milliseconds, 1000).cast(TIMESTAMP)}
 
     return convert
+
+
+def _check_times(milliseconds: pa.Array, column: pa.Array, name: str) -> None:
+    """Raise ``ColumnError`` for a time that a message cannot have; there it would be none."""
+    outside = pc.or_(pc.less(milliseconds, 1), pc.greater(milliseconds, MILLISECONDS_MAX))
+    if not pc.any(outside).as_py():
+        return
+    row = pc.index(outside, True).as_py()
+    value = column[row]
+    given = value.as_py() if pa.types.is_int64(column.type) else value.cast(pa.string()).as_py()
+    raise ColumnError(
+        f"column '{name}' is {given} in a row (the {row + 1}. of its batch): a message can only "
+        "have times after 1970-01-01 00:00:00 UTC, up to the year 9999; null is no time"
+    )
 
 
 _CONVERT: dict[str, Callable[[pa.Array, str], dict[str, Any]]] = {

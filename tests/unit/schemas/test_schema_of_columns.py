@@ -95,7 +95,11 @@ def test_names_of_records_follow_topics_and_fields() -> None:
     [
         (struct(), "'value' is a struct without fields"),
         (struct(field("a b", "long")), "'a b' cannot be a field.*'a_b'"),
-        (struct(field("a", struct(field("é", "long")))), "'a.é' cannot be a field"),
+        (struct(field("a", struct(field("é", "long")))), "'a.é' cannot be a field.* to 'e'"),
+        (struct(field("1x", "long")), "'1x' cannot be .* not begin with a digit.* to '_1x'"),
+        (struct(field("", "long")), "'' cannot be a field.* to '_'"),
+        (struct(field("a b", "long"), field("A_B", "long")), "'a b' cannot be .* to 'a_b_2'"),
+        (struct(field("日本", "long"), field("__", "long")), "cannot be a field.* to '___2'"),
         (struct(field("a", "long"), field("A", "long")), "'a' and 'A' differ"),
         (struct(field("a", array(mapped("long", "integer")))), r"'a\[\]' is a map by integer"),
         (struct(field("a", "interval day to second")), "'a' is interval"),

@@ -79,7 +79,7 @@ def test_columns_become_messages_whatever_they_are_called() -> None:
         Value=pa.array(["a", None]),
         __key=pa.array([b"\xff", None], pa.binary()),
         __eventTime=pa.array([time, None], pa.timestamp("us", "Europe/Berlin")),
-        deliver_at=pa.array([5, -1], pa.int64()),
+        deliver_at=pa.array([5, None], pa.int64()),
     )
     found = messages_of(rows, columns_of(rows.schema.names)).to_pylist()
     assert found[0]["value"] == b"a"
@@ -117,6 +117,28 @@ def test_columns_that_are_missing_or_unknown(names: list[str], said: str) -> Non
 def test_columns_of_a_wrong_type_are_named(column: dict[str, pa.Array]) -> None:
     rows = batch(**({"value": pa.array(["a"])} | column))
     with pytest.raises(ColumnError, match=next(iter(column))):
+        messages_of(rows, columns_of(rows.schema.names))
+
+
+@pytest.mark.parametrize("name", ["event_time", "__eventTime", "deliver_at"])
+@pytest.mark.parametrize(
+    ("value", "kind", "shown"),
+    [
+        (0, pa.int64(), "is 0 in"),
+        (-86_400_000, pa.int64(), "is -86400000 in"),
+        (2**62, pa.int64(), f"is {2**62} in"),
+        (datetime(1970, 1, 1, tzinfo=UTC), None, "is 1970-01-01 00:00:00.000000Z in"),
+        (datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC), None, "is 1969-12-31 23:59:59.999"),
+        (datetime(1970, 1, 1, 0, 0, 0, 999, UTC), None, "is 1970-01-01 00:00:00.000999Z in"),
+    ],
+)
+def test_times_that_no_message_can_have_are_errors(
+    name: str, value: Any, kind: pa.DataType | None, shown: str
+) -> None:
+    good = 1 if kind is not None else datetime(2026, 1, 1, tzinfo=UTC)
+    times = pa.array([None, good, value], kind or pa.timestamp("us", "UTC"))
+    rows = batch(value=pa.array(["a", "b", "c"]), **{name: times})
+    with pytest.raises(ColumnError, match=rf"column '{name}' {shown}.*the 3\. of its batch"):
         messages_of(rows, columns_of(rows.schema.names))
 
 
