@@ -224,6 +224,9 @@ QUERY_TOPICS_MAX = 200_000
 """Most topics and places that all Spark queries together hold. A role holds at most as much as it
 leaves free."""
 
+ENDED_TOPICS_MAX = 10_000
+"""Deleted topics of which a broker remembers the last entry, for Spark queries that read them."""
+
 # -- Flight ----------------------------------------------------------------------------------
 
 FLIGHT_LOBBY_MAX = 1024

@@ -77,6 +77,8 @@ class FakeBroker:
         """What ``table/past`` answers, by its query."""
         self.claims = QueryClaims(SystemClock())
         self.progress: dict[str, Any] = {}
+        self.ended: dict[tuple[str, str], Position] = {}
+        """The last entries of deleted partitions, by name and id."""
 
     # -- what tests do ---------------------------------------------------------------------
 
@@ -86,6 +88,13 @@ class FakeBroker:
         numbers = range(partitions) if partitions else [-1]
         self.topics[full] = {number: FakePartition() for number in numbers}
         return full
+
+    def delete(self, topic: str, *, is_remembered: bool = True) -> None:
+        """Delete a topic; ``is_remembered``: the broker knows where it ended."""
+        for number, held in self.topics.pop(topic).items():
+            name = topic if number < 0 else f"{topic}-partition-{number}"
+            if is_remembered:
+                self.ended[name, held.topic_id] = max(held.last, held.trimmed)
 
     def publish(self, topic: str, entries: list[bytes], partition: int = -1) -> None:
         """Append entries to the open ledger of a partition."""
@@ -402,6 +411,8 @@ class _Handler(BaseHTTPRequestHandler):
         if parts[3] == "segments":
             after = [int(n) for n in query.get("after", "0").split(",")]
             return 200, fake.plan(name, after, compacted="compacted" in query)
+        if parts[3] == "deleted":
+            return 200, {"last": _id(fake.ended[name, parts[4]])}
         if parts[3] == "views":
             return 200, [row for row in fake.views[parts[4]] if row["topic"] == name]
         if parts[3] == "tableFiles":

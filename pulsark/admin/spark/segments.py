@@ -17,6 +17,9 @@ stays for ``COMPACTED_HOLD_SECONDS`` after the last question about it or read fr
 can reach them: ``{"directories": [...], "partitions": [{"name", "ledgers": [{"ledgerId", "files":
 [{"path", "entries": [first, last], "rows", "size"}]}]}]}``. Files may leave the table afterwards;
 the entries can always be had over Flight.
+
+``/deleted/{topicId}`` says where a topic partition ended that was deleted lately: ``{"last"}``, or
+404 if this is not known. The broker that deleted it remembers, until it stops.
 """
 
 from __future__ import annotations
@@ -160,6 +163,15 @@ def file_answer(ledger_id: int, files: Sequence[DataFile]) -> dict[str, Any]:
             for file in files
         ],
     }
+
+
+@router.get("/{topic}/deleted/{topic_id}", needs=topic(T.GET_STATS), at=OWNER)
+async def get_deleted(topic: TopicOf, topic_id: str, broker: BrokerOf) -> Response:
+    """The last entry of a topic that was deleted, by the id that it had."""
+    last = broker.deletion.ended.last_entry(topic, topic_id)
+    if last is None:
+        raise fail(404, f"It is not known where {topic} ended that had this id")
+    return value({"last": last.to_json()})
 
 
 @plans.post("", needs=in_body(T.PEEK_MESSAGES), at=HERE)

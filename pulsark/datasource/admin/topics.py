@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pulsark.admin_client.paths import topic_path
+from pulsark.admin_client.paths import segment, topic_path
 from pulsark.datasource.admin.partitions import PartitionState
 from pulsark.datasource.admin.table_files import NO_FILES, PastTable, TableFiles
 from pulsark.datasource.options.errors import NotSealedError, OptionError, TopicNotFoundError
@@ -119,6 +119,15 @@ class TopicCalls:
         what = f"the number of messages of {topic} after {after}"
         found = self._client.call("GET", path, what=what)
         return found["messages"], MessageId.from_json(found["last"])
+
+    def end_of_deleted(self, name: str, topic_id: str) -> MessageId | None:
+        """Return the last entry of a deleted partition (-1:-1: it had none), or None if the broker
+        does not know it."""
+        path = f"{topic_path(TopicName.parse(name))}/deleted/{segment(topic_id)}"
+        answer = self._client.request("GET", path)
+        if answer.status == 404:
+            return None
+        return MessageId.from_json(self._client.value_of(answer, f"the end of {name}")["last"])
 
     def table(self, topic: TopicName) -> dict[str, Any]:
         """Return where a topic's table is. Raises ``TopicNotFoundError``, and ``NotSealedError``

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from pulsark.datasource.admin.partitions import PartitionState
 from pulsark.datasource.options.errors import DataSourceError, OptionError, TopicNotFoundError
-from pulsark.datasource.options.offsets import NOTHING, Edge, Moment, Point, StartingPoint
+from pulsark.datasource.options.offsets import (
+    NOTHING,
+    Edge,
+    Moment,
+    PartitionOffset,
+    Point,
+    StartingPoint,
+)
 from pulsark.datasource.options.options import DEFAULT_NAMESPACE, Options
+from pulsark.datasource.plan.plan import comes_after
 from pulsark.errors import ClientError
 from pulsark.wire.message_id import MessageId
 from pulsark.wire.position import LATEST, Position
@@ -29,6 +37,7 @@ _FRESH_SECONDS = 0.02
 _DUTY = 10
 """Polls that cost little take at most about one part in this of the time."""
 
+_ENDING_PAUSE_SECONDS = 0.1
 _PAUSE_SECONDS_MAX = 1.0
 _COSTLY_DUTY = 2
 """A poll that costs more than half of the longest pause is followed by this many times its cost."""
@@ -83,6 +92,11 @@ class TopicFinder:
         """Return whether all that is remembered was asked for at a monotonic time or later."""
         listed = self._pattern is None or self._listed.asked_at >= moment
         return listed and self._known.asked_at >= moment
+
+    @property
+    def follows_deletions(self) -> bool:
+        """Whether the query goes on without a topic that is deleted once all of it was read."""
+        return self._optional
 
     def wait_until_due(self) -> None:
         """Sleep until ``states`` would ask again."""
@@ -329,17 +343,43 @@ def require_topics(states: States, options: Options) -> None:
         )
 
 
-def same_topic(state: PartitionState | None, name: str, topic_id: str) -> PartitionState:
-    """The state, if the partition is there and still is the one with this id."""
+def missing_topic(state: PartitionState | None, name: str, known: PartitionOffset) -> str | None:
+    """Say why a partition is not the one that was read; ``None`` if it still is."""
     if state is None:
-        raise TopicNotFoundError(f"{name} was deleted while the query still had to read it")
-    if state.topic_id != topic_id:
-        raise DataSourceError(
-            f"the checkpoint is of another topic {name} (its id was {topic_id} and is "
-            f"{state.topic_id}): it was deleted and created again, or is of another cluster. Start "
-            "with a new checkpoint, or set option failOnDataLoss to false to read it from its start"
+        return f"{name} was deleted"
+    if state.topic_id != known.topic_id:
+        return (
+            f"the checkpoint is of another topic {name} (its id was {known.topic_id} and is "
+            f"{state.topic_id}): it was deleted and created again, or is of another cluster"
         )
-    return state
+    return None
+
+
+class DeletedTopics:
+    """Finds out whether a query had read all of the topics that were deleted under it."""
+
+    def __init__(self, end_of_deleted: Callable[[str, str], MessageId | None]) -> None:
+        """``end_of_deleted``: asks the broker, by the name of a partition and the topic's id."""
+        self._ask = end_of_deleted
+        self._ends: dict[tuple[str, str], MessageId | None] = {}
+
+    def unread(self, name: str, known: PartitionOffset, *, patience_s: float = 0.0) -> str | None:
+        """Say what of a deleted partition was not read; ``None`` if all of it was.
+
+        A deletion that is under way is waited for as long as ``patience_s``.
+        """
+        asked = name, known.topic_id
+        if asked not in self._ends:
+            deadline = time.monotonic() + patience_s
+            while (end := self._ask(*asked)) is None and time.monotonic() < deadline:
+                time.sleep(_ENDING_PAUSE_SECONDS)
+            self._ends[asked] = end
+        end = self._ends[asked]
+        if end is None:
+            return "whether all of it was read is not known to the broker"
+        if comes_after(end, known.read):
+            return f"it was read up to {known.read}, and its last message was {end}"
+        return None
 
 
 def require_in_query(finder: TopicFinder, name: str) -> None:

@@ -19,16 +19,18 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pulsark.datasource.admin.client import SparkAdmin, admin_of
 from pulsark.datasource.options.errors import (
     DataSourceError,
+    TopicNotFoundError,
     UnavailableError,
     with_short_tracebacks,
 )
 from pulsark.datasource.options.offsets import Edge, PartitionOffset, StreamOffset
 from pulsark.datasource.plan.plan import Split, comes_after, spans_between
 from pulsark.datasource.plan.topics import (
+    DeletedTopics,
     States,
     TopicFinder,
+    missing_topic,
     require_in_query,
-    same_topic,
     starting_places,
 )
 from pulsark.datasource.read.admission import Admission, default_limit
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _STOP_SECONDS = 2.0
+_DELETION_SECONDS = 3.0
+"""Seconds that a query waits until the broker has deleted a topic that is no longer listed."""
 
 
 @with_short_tracebacks
@@ -69,6 +73,7 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: StreamOffset | None = None
         self._following: Following | None = None
         self._admitting: Admission | None = None
+        self._deleted: DeletedTopics | None = None
         self._finished: StreamOffset | None = None
         self._planned = StreamOffset({})
         self._answered: tuple[StreamOffset, States] | None = None
@@ -164,12 +169,9 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, offset in begin.partitions.items():
             if name in found and found[name].topic_id == offset.topic_id:
                 continue
-            try:
-                self._same_topic(states, name, offset.topic_id)
-            except DataSourceError as error:
-                if self._options.fail_on_data_loss:
-                    raise
-                log.warning("%s", error)
+            problem = self._loss(states, name, offset)
+            if problem is not None:
+                self._allow(problem)
                 found.setdefault(name, offset)
         return StreamOffset(found)
 
@@ -181,6 +183,8 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, offset in now.items():
             goal = target.partitions.get(name)
             known = begin.partitions.get(name)
+            if goal is not None and goal.topic_id != offset.topic_id:
+                goal = None  # created again since: it is for the next run
             if goal is None or (known is not None and not comes_after(goal.read, known.read)):
                 if known is not None:
                     wanted[name] = known
@@ -213,21 +217,47 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _range(
         self, name: str, states: States, after: MessageId, offset: PartitionOffset
     ) -> Split | None:
-        fail = self._options.fail_on_data_loss
-        try:
-            state = self._same_topic(states, name, offset.topic_id)
-        except DataSourceError as error:
-            if fail:
-                raise
-            log.warning("%s", error)
+        state = states.get(name)
+        problem = self._loss(states, name, replace(offset, read=after))
+        if problem is not None:
+            self._allow(problem)
+        if state is None or state.topic_id != offset.topic_id:
             return None
+        fail = self._options.fail_on_data_loss
         return available_range(state, after, offset.read, fail, streaming=True)
 
-    def _same_topic(self, states: States, name: str, topic_id: str) -> PartitionState:
+    def _loss(self, states: States, name: str, known: PartitionOffset) -> DataSourceError | None:
+        """Return the error for a partition that was deleted before all of it was read.
+
+        If it cannot be known whether all was read, that is an error, too.
+        """
         state = states.get(name)
+        problem = missing_topic(state, name, known)
+        if problem is None:
+            return None
         if state is None:
-            require_in_query(self._topics(), name)
-        return same_topic(state, name, topic_id)
+            try:
+                require_in_query(self._topics(), name)
+            except DataSourceError as error:
+                return error
+        fails = self._options.fail_on_data_loss
+        if self._topics().follows_deletions:
+            patience_s = _DELETION_SECONDS if fails else 0.0
+            unread = self._deleted_topics().unread(name, known, patience_s=patience_s)
+            if unread is None:
+                return None
+            problem = f"{problem}: {unread}"
+        kind = TopicNotFoundError if state is None else DataSourceError
+        return kind(
+            f"{problem}. Start with a new checkpoint, or set option failOnDataLoss to false to go "
+            "on without what is gone; a topic of that name is then read from its start"
+        )
+
+    def _allow(self, loss: DataSourceError) -> None:
+        """Raise the error, or log it if the query allows a loss."""
+        if self._options.fail_on_data_loss:
+            raise loss
+        log.warning("%s", loss)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one split."""
@@ -294,6 +324,11 @@ class PulsarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 log.warning("asking again: %s", error)
                 time.sleep(self._options.offset_retry_pause_s)
         raise AssertionError
+
+    def _deleted_topics(self) -> DeletedTopics:
+        if self._deleted is None:
+            self._deleted = DeletedTopics(self._client().topics.end_of_deleted)
+        return self._deleted
 
     def _admission(self) -> Admission:
         if self._admitting is None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.errors import ClientError, ServerError
+from pulsark.limits import ENDED_TOPICS_MAX
 from pulsark.metadata.records import DoesNotExistError, InUseError
 from pulsark.security.effects import Changed, report
 
@@ -23,9 +25,32 @@ if TYPE_CHECKING:
     from pulsark.dispatch.topics.remains import Remains
     from pulsark.dispatch.topics.topic_making import TopicMaking
     from pulsark.metadata.resources import Resources
+    from pulsark.wire.position import Position
     from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
+
+
+class EndedTopics:
+    """The last entries of the topics that this broker deleted lately; in memory only.
+
+    A Spark query asks whether it had read all of a topic. If the broker has forgotten, the query
+    fails: so a flood of deletions costs nobody a message.
+    """
+
+    def __init__(self, most: int = ENDED_TOPICS_MAX) -> None:
+        self._most = most
+        self._last: OrderedDict[tuple[str, str], Position] = OrderedDict()
+
+    def add(self, topic: Topic) -> None:
+        """Remember where a topic ended, once nothing is appended to it any more."""
+        self._last[str(topic.name), topic.ledger.topic_id] = topic.ledger.last_confirmed
+        if len(self._last) > self._most:
+            self._last.popitem(last=False)
+
+    def last_entry(self, name: TopicName, topic_id: str) -> Position | None:
+        """Return the last entry that a deleted topic ever had (-1:-1: it had none), or None."""
+        return self._last.get((str(name), topic_id))
 
 
 class TopicDeletion:
@@ -49,6 +74,7 @@ class TopicDeletion:
         self._remains = remains
         self._making = making
         self._elsewhere = elsewhere
+        self.ended = EndedTopics()
 
     async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
         """Delete one topic or partition with its data and subscriptions.
@@ -94,6 +120,7 @@ class TopicDeletion:
             try:
                 await self._remains.doom_table(topic.name)
                 await topic.begin_deletion()
+                self.ended.add(topic)
             except BaseException:
                 await topic.close()  # it may stay: the next request loads it anew
                 raise

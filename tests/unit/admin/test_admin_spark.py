@@ -84,6 +84,38 @@ def test_the_plan_tells_what_was_trimmed(api: AdminApi) -> None:
     assert after["trimmed"] == {"ledgerId": first, "entryId": 1}
 
 
+def test_the_end_of_a_deleted_topic_is_remembered(
+    api: AdminApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def topic_ids(name: str) -> list[str]:
+        partitions = api.get(f"{NAMESPACE}/{name}/segments").json["partitions"]
+        return [each["topicId"] for each in partitions]
+
+    def ended(name: str, topic_id: str) -> Any:
+        answer = api.get(f"{NAMESPACE}/{name}/deleted/{topic_id}")
+        return answer.json["last"] if answer.status == 200 else answer.status
+
+    monkeypatch.setattr(api.broker.deletion.ended, "_most", 3)
+    api.publish("t", b"a", b"b")
+    (last,) = [each["last"] for each in api.get(f"{NAMESPACE}/t/segments").json["partitions"]]
+    (first_id,) = topic_ids("t")
+    assert ended("t", first_id) == 404
+    api.delete(f"{NAMESPACE}/t?force=true")
+    assert ended("t", first_id) == last
+    api.topic("t")
+    (second_id,) = topic_ids("t")
+    api.delete(f"{NAMESPACE}/t?force=true")
+    assert ended("t", first_id) == last
+    assert ended("t", second_id) == {"ledgerId": -1, "entryId": -1}
+    assert ended("u", first_id) == 404
+    api.put(f"{NAMESPACE}/p/partitions", 2)
+    ids = topic_ids("p")
+    api.delete(f"{NAMESPACE}/p/partitions?force=true")
+    for number, topic_id in enumerate(ids):
+        assert ended(f"p-partition-{number}", topic_id) == {"ledgerId": -1, "entryId": -1}
+    assert ended("t", first_id) == 404  # room for three
+
+
 def test_the_plan_tells_what_compaction_left(api: AdminApi) -> None:
     for number in range(5):
         api.store("t", entry_of(b"x", number, partition_key="ab"[number % 2]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -285,7 +286,7 @@ def test_starting_and_ending_offsets_are_messages_and_both_are_read(broker: Fake
     assert between("1:0", "1:1:0") == "ab"
     assert between("1:0:0", "1:0:0") == "a"
     assert between("1:2", "1:1") == ""
-    with pytest.raises(OptionError, match=r"'endingOffsets': 1:3 is beyond the end of .*/t: .* 1:2"):
+    with pytest.raises(OptionError, match=r"'endingOffsets': 1:3 is beyond the end of .*: .* 1:2"):
         between("1:0", "1:3")
     with pytest.raises(OptionError, match="'endingOffsets': 2:0 is beyond the end"):
         between("1:0", "2:0")
@@ -566,6 +567,102 @@ def test_a_topic_created_again_stops_the_query(broker: FakeBroker) -> None:
     with pytest.raises(DataSourceError, match=r"the checkpoint is of another topic .*t \(its id"):
         stream.plan()
     assert lenient.next() == ["b"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_pattern_goes_on_without_a_topic_that_was_read(
+    broker: FakeBroker, restarted: bool
+) -> None:
+    names = [broker.create(f"orders-{number}", 2) for number in (1, 2)]
+    for name in names:
+        broker.publish(name, [alone("a")], 0)
+        broker.publish(name, [alone("b")], 1)
+    stream = Stream(broker, topicsPattern="orders-.*", startingOffsets="earliest")
+    assert stream.next() == ["a", "b", "a", "b"]
+    broker.delete(names[0])
+    broker.publish(names[1], [alone("c")], 0)
+    broker.publish(broker.create("orders-3"), [alone("d")])
+    if restarted:
+        stream.restart()
+    assert stream.next() == ["c", "d"]
+    assert not any("orders-1" in name for name in stream.offset["partitions"])
+    broker.publish(broker.create("orders-1", 2), [alone("e")], 0)
+    assert stream.next() == ["e"]
+
+
+def test_a_topic_of_a_pattern_that_was_read_is_another_when_it_comes_again(
+    broker: FakeBroker,
+) -> None:
+    topic = broker.create("orders-1")
+    empty = broker.create("orders-2")
+    broker.publish(topic, [alone("a"), batch("b", "c")])
+    stream = Stream(broker, topicsPattern="orders-.*", startingOffsets="earliest")
+    assert stream.next() == ["a", "b", "c"]
+    stream.restart()
+    for name in (topic, empty):
+        broker.delete(name)
+        broker.publish(broker.create(name), [alone(name[-1])])
+    assert stream.next() == ["1", "2"]
+    stream.restart()
+    broker.publish(topic, [alone("d")])
+    assert stream.next() == ["d"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("is_remembered", [False, True])
+def test_a_topic_of_a_pattern_with_unread_messages_stops_the_query(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, is_remembered: bool, again: bool
+) -> None:
+    monkeypatch.setattr("pulsark.datasource.read.stream_reader._DELETION_SECONDS", 0.0)
+    topic, other = broker.create("orders-1"), broker.create("orders-2")
+    broker.publish(topic, [batch("a", "b")])
+    strict, lenient = (
+        Stream(broker, topicsPattern="orders-.*", startingOffsets="earliest", **raw)
+        for raw in ({}, {"failOnDataLoss": "false"})
+    )
+    for stream in (strict, lenient):
+        assert stream.next() == ["a", "b"]
+    if is_remembered:
+        broker.publish(topic, [alone("c")])
+    broker.delete(topic, is_remembered=is_remembered)
+    broker.publish(other, [alone("d")])
+    if again:
+        broker.publish(broker.create(topic), [alone("e")])
+    said = "read up to 1:0, and its last message was 1:1" if is_remembered else "is not known to"
+    with pytest.raises(DataSourceError, match=rf"orders-1.*{said}"):
+        strict.plan()
+    assert lenient.next() == (["e", "d"] if again else ["d"])
+
+
+def test_a_planned_batch_of_a_deleted_topic_stops_the_query(broker: FakeBroker) -> None:
+    topic = broker.create("orders-1")
+    broker.publish(topic, [alone("a")])
+    stream = Stream(broker, topicsPattern="orders-.*", startingOffsets="earliest")
+    assert stream.plan()
+    stream.restart()
+    broker.delete(topic)
+    with pytest.raises(TopicNotFoundError, match="read up to 1:-1, and its last message was 1:0"):
+        stream.run()
+
+
+def test_a_topic_that_is_being_deleted_is_waited_for(broker: FakeBroker) -> None:
+    name = broker.create("orders-1")
+    broker.publish(name, [alone("a")])
+    stream = Stream(broker, topicsPattern="orders-.*", startingOffsets="earliest")
+    assert stream.next() == ["a"]
+    topic_id = broker.topics[name][-1].topic_id
+    broker.delete(name, is_remembered=False)
+
+    def is_asked() -> None:
+        while not any("/deleted/" in line for line in broker.requests):
+            time.sleep(0.001)
+        broker.ended[name, topic_id] = Position(1, 0)
+
+    deleting = threading.Thread(target=is_asked)
+    deleting.start()
+    assert stream.next() == []
+    deleting.join()
+    assert stream.offset["partitions"] == {}
 
 
 def test_messages_trimmed_before_they_were_read_stop_the_query(broker: FakeBroker) -> None:
