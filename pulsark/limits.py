@@ -534,7 +534,7 @@ TOPIC_WATCHERS_PER_CONNECTION_MAX = 100
 COMPACTION_KEYS_MAX = 1_000_000
 """Most keys of a topic that a broker compacts without Spark; they are held in memory."""
 
-COMPACTIONS_MAX = 4
+COMPACTIONS_MAX = 2
 """Topics that a broker compacts at a time, one of each tenant: some 150 bytes for each key."""
 
 COMPACTION_BATCH_BYTES_MAX = 16 << 20

@@ -148,8 +148,11 @@ class Worker(Protocol):
     ) -> None:
         """Run ``job`` elsewhere; then call ``done(result, error)`` on the event loop."""
 
+    def end(self) -> None:
+        """Run what was submitted, then stop. Does not wait for it."""
+
     def close(self) -> None:
-        """Run what was submitted, then stop. Blocks until the worker has ended."""
+        """The same, and block until the worker has ended: not while the broker serves clients."""
 
 
 def new_done() -> tuple[asyncio.Future[None], Done]:
@@ -457,8 +460,11 @@ class ThreadWorker:
     ) -> None:
         self._jobs.put((job, done))
 
-    def close(self) -> None:
+    def end(self) -> None:
         self._jobs.put(None)
+
+    def close(self) -> None:
+        self.end()
         self._thread.join()
 
     def _run(self) -> None:

@@ -51,6 +51,10 @@ class SimWorker:
         self._jobs.append((job, done))
         self._start_next()
 
+    def end(self) -> None:
+        """Take no more jobs; those that wait have their time."""
+        self._closed = True
+
     def close(self) -> None:
         self._closed = True
         while self._jobs:

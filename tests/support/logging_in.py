@@ -55,8 +55,11 @@ class InlineWorker:
         else:
             done(result, None)
 
-    def close(self) -> None:
+    def end(self) -> None:
         """Nothing is left."""
+
+    def close(self) -> None:
+        """The same."""
 
 
 def runtime_of(clock: SetClock) -> Runtime:

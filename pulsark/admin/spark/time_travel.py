@@ -76,7 +76,7 @@ async def get_past(topic: TopicOf, request: Request, broker: BrokerOf) -> Respon
     except NoSuchVersionError as error:
         raise fail(412, str(error)) from None
     finally:
-        worker.close()
+        worker.end()
     return value(
         {
             "version": found.version,

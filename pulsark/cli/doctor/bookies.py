@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 
 from pulsark.cli.doctor.finding import FAILURE, OK, WARNING, Finding, ways_out
@@ -10,12 +11,19 @@ from pulsark.cli.doctor.stopped import Stopped, StoppedBookie
 from pulsark.metadata.paths import LEDGER_ID_COUNTER, bookie_path
 from pulsark.metadata.sqlite_reading import StoreReading
 from pulsark.storage.bookie.claims import Seen, foreign, older
+from pulsark.storage.bookie.identity import IDENTITY_NAME
+from pulsark.storage.bookie.journal_format import segment_id_of
 
 
 def check(stopped: Stopped) -> Iterator[Finding]:
     """Findings about the identity of each bookie, and about the age of the store."""
     for bookie in stopped.bookies:
-        yield _identity(bookie, stopped.store, stopped.data.path)
+        names = stopped.disk.list(bookie.home.journal_dir) if not bookie.is_empty else ()
+        has_journal = any(segment_id_of(name) is not None for name in names)
+        if bookie.trouble or (lost := _lost_identity(bookie, has_journal=has_journal)) is None:
+            yield _identity(bookie, stopped.store, stopped.data.path)
+        else:
+            yield lost
     yield from _age(stopped)
 
 
@@ -49,6 +57,38 @@ def _identity(bookie: StoppedBookie, store: StoreReading, data: str) -> Finding:
             "mount the right directories",
         )
     return Finding(check, OK, f"{identity.bookie_id}, instance {identity.instance_id.hex()}")
+
+
+def _lost_identity(bookie: StoppedBookie, *, has_journal: bool) -> Finding | None:
+    """Return what the start will say of a bookie whose two directories do not say the same."""
+    journal, ledgers = bookie.home.journal_dir, bookie.home.ledger_dir
+    in_journal, in_ledgers = bookie.in_journal, bookie.in_ledgers
+    if in_journal is not None and in_ledgers is not None:
+        if in_journal.instance_id == in_ledgers.instance_id:
+            return None
+        return Finding(
+            bookie.place,
+            FAILURE,
+            f"{journal} and {ledgers} belong to two bookies",
+            "mount the right directories",
+        )
+    if not has_journal:
+        if in_ledgers is None:
+            return None
+        return Finding(
+            bookie.place,
+            FAILURE,
+            f"{ledgers} is that of bookie {in_ledgers.bookie_id}, but {journal} holds no journal",
+            "mount the right directory",
+        )
+    lacks, has = (ledgers, journal) if in_ledgers is None else (journal, ledgers)
+    return Finding(
+        bookie.place,
+        FAILURE,
+        f"{lacks} holds no {IDENTITY_NAME} file, though the bookie has a journal",
+        "mount the right directory; if only the file is lost, copy it from the other one\n"
+        f"cp {shlex.quote(f'{has}/{IDENTITY_NAME}')} {shlex.quote(lacks)}",
+    )
 
 
 def _age(stopped: Stopped) -> Iterator[Finding]:

@@ -58,6 +58,7 @@ def _check(stopped: Stopped, table: KnownTable) -> Iterator[Finding]:
                 "the store is older",
                 f"put the newest metadata.db back\n{restoring(stopped.data.path)}",
             )
+    yield from _behind(stopped, table, there)
     states = {
         name: [_state(stopped, f"{directory}/{name}", *table.files[name]) for directory in there]
         for name in sorted(table.files)
@@ -74,6 +75,28 @@ def _check(stopped: Stopped, table: KnownTable) -> Iterator[Finding]:
     lost = [name for name in nowhere if "damaged" not in states[name]]
     if lost:
         yield _lost(table, lost)
+
+
+def _behind(stopped: Stopped, table: KnownTable, there: list[str]) -> Iterator[Finding]:
+    """Say where logs lack attaches that are done."""
+    done = table.attached - table.pending
+    last: dict[str, int] = {}
+    for directory in there:
+        with suppress(OSError, PulsarkError):
+            last[directory] = _attached(DeltaLog(stopped.files, directory))
+    lost = bool(last) and max(last.values()) < done
+    for directory, attached in last.items():
+        if attached < done and (attached or lost):  # 0: maybe none of the table's roots
+            yield Finding(
+                "tables",
+                FAILURE if lost else WARNING,
+                f"the log of {table.topic} in {directory} ends with attach {attached} of {done}: "
+                "engines that read it miss the rows of later ones",
+                f"pulsark tables repair {shlex.quote(table.topic)} (while the standalone runs)"
+                if lost
+                else "the broker brings it up to date when it seals into the table next; the job "
+                "replicate_ledgers does so now",
+            )
 
 
 def _attached(log: DeltaLog) -> int:

@@ -191,7 +191,7 @@ class Erasure:
                     await self._tell(base, held, held.listed.get(ledger_id), acks)
             return Erased(*count(ids), rewriting.files, rewriting.missing)
         finally:
-            worker.close()
+            worker.end()
 
     async def _tell(
         self, base: TopicName, held: _Held, partition: int | None, acks: Sequence[Ack]

@@ -162,7 +162,7 @@ class Compactor:
                 await writer.close()
                 await ledger.compacted.set(CompactedTo(writer.ledger_id, horizon))
         finally:
-            worker.close()
+            worker.end()
         topic.entries.show_compacted()
         subscription.cursor.ack_cumulative(horizon, None, None)
         return compaction.removed

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
 import shutil
 import sqlite3
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
@@ -140,12 +142,12 @@ def test_a_table_that_is_ahead_and_lacks_a_file(used: Path) -> None:
     )
     record = TableRecord("1" * 32, 1, (directory,)).intending(2, [file], [])
 
-    async def write() -> None:
+    async def write(record: TableRecord) -> None:
         store = await SqliteMetadataStore.open(str(used / "metadata.db"), Runtime())
         await store.put(table_path(topic), record.encode())
         await store.close()
 
-    asyncio.run(write())
+    asyncio.run(write(record))
     log = DeltaLog(OsDisk(), directory)
     log.create(record)
     log.write(1, commit_of(record))
@@ -167,6 +169,15 @@ def test_a_table_that_is_ahead_and_lacks_a_file(used: Path) -> None:
     other.unlink()
     path.write_bytes(bytes(file.size - 1))
     assert "lacks 1 of 1 files" in findings(used)["tables"].found
+    path.write_bytes(bytes(file.size))
+    commit = log.path + "/00000000000000000001.json"
+    os.rename(commit, f"{directory}/kept")
+    assert findings(used)["tables"].status == OK, "the attach may be under way"
+    asyncio.run(write(record.done()))
+    behind = findings(used)["tables"]
+    assert (behind.status, "ends with attach 0 of 1" in behind.found) == (FAILURE, True)
+    os.rename(f"{directory}/kept", commit)
+    assert findings(used)["tables"].status == OK
     log.write(2, commit_of(record.intending(3, [], [file])))
     ahead = [each for each in examine(Stopped(settings(used))) if each.check == "tables"]
     assert "has attach 2, the metadata store knows 1" in ahead[0].found
@@ -186,6 +197,16 @@ def test_directories_that_came_back_empty(used: Path) -> None:
     found = findings(used)
     assert "is empty" in found["bookie-2"].found
     assert found["root"].status == FAILURE
+
+
+@pytest.mark.parametrize("lost", ["journal", "ledgers"])
+def test_a_lost_identity_is_copied_from_the_other_directory(used: Path, lost: str) -> None:
+    place = used / "bookies" / "bookie-1"
+    (place / lost / "BOOKIE").unlink()
+    found = findings(used)["bookie-1"]
+    assert (found.status, f"{lost} holds no BOOKIE file" in found.found) == (FAILURE, True)
+    subprocess.run(found.todo.splitlines()[-1], shell=True, check=True)
+    assert findings(used)["bookie-1"].status == OK
 
 
 def test_a_damaged_journal(used: Path) -> None:

@@ -9,6 +9,7 @@ What another engine wrote is not damage: ``root_log`` notes it.
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import google_crc32c
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from pulsark.storage.roots.root_files import RootFiles
 
 _PARQUET_MAGIC = b"PAR1"
+_TYPE = re.compile(
+    r"string|long|integer|short|byte|float|double|boolean|binary|date|timestamp(_ntz)?|"
+    r"variant|void|decimal\(\d+, ?-?\d+\)|(char|varchar)\(\d+\)|interval .*|geo(metry|graphy).*"
+)
 _STATISTICS = ("minValues", "maxValues", "nullCount")
 
 
@@ -65,6 +70,9 @@ def commit_faults(actions: Iterable[Action]) -> Iterator[str]:
             if kind in action and not isinstance(action[kind], dict):
                 yield f"has a damaged {kind}"
                 return
+        if (wrong := _shape_fault(action)) is not None:
+            yield wrong
+            return
         try:
             attach_number([action])
         except (KeyError, TypeError, ValueError) as e:
@@ -80,6 +88,40 @@ def commit_faults(actions: Iterable[Action]) -> Iterator[str]:
         if path in seen:
             yield f"adds {path} twice"
         seen.add(path)
+
+
+def _shape_fault(action: Action) -> str | None:
+    """Return why no engine could open the table after a ``protocol`` or a ``metaData``."""
+    protocol, metadata = action.get("protocol"), action.get("metaData")
+    if protocol is not None:
+        versions = (protocol.get("minReaderVersion"), protocol.get("minWriterVersion"))
+        if not all(isinstance(version, int) for version in versions):
+            return "has a damaged protocol"
+    if metadata is not None:
+        try:
+            schema = json.loads(metadata["schemaString"])
+            sound = isinstance(metadata["id"], str) and schema["type"] == "struct"
+            sound = sound and isinstance(metadata["partitionColumns"], list) and _is_type(schema)
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+            sound = False
+        if not sound:
+            return "has a damaged metaData"
+    return None
+
+
+def _is_type(kind: Any) -> bool:
+    """Return whether a schema is one of Delta's; a field without a type raises ``KeyError``."""
+    if isinstance(kind, str):
+        return _TYPE.fullmatch(kind) is not None
+    match kind["type"]:
+        case "struct":
+            named = all(isinstance(field["name"], str) for field in kind["fields"])
+            return named and all(_is_type(field["type"]) for field in kind["fields"])
+        case "array":
+            return _is_type(kind["elementType"])
+        case "map":
+            return _is_type(kind["keyType"]) and _is_type(kind["valueType"])
+    return False
 
 
 def live_files(

@@ -172,10 +172,20 @@ def wrong_types(world: World) -> None:
     world.change(2, lambda add: add.update(size="many", partitionValues=7))
 
 
+def protocol(world: World) -> None:
+    content = world.disk.content(world.path(0))
+    world.disk.edit(world.path(0), content.replace(b"minReaderVersion", b"minReaderVersimn"))
+
+
+def schema(world: World) -> None:
+    content = world.disk.content(world.path(0))
+    world.disk.edit(world.path(0), content.replace(b'\\"long\\"', b'\\"lonf\\"', 1))
+
+
 DAMAGES = [
     garbage, no_object, nested, half, empty, gap, no_beginning, missing_file,
     newest_names_a_missing_file, file_of_another_table, absolute, file_of_another_ledger,
-    file_twice, size, wrong_types,
+    file_twice, size, wrong_types, protocol, schema,
 ]  # fmt: skip
 
 
