@@ -95,6 +95,16 @@ def message_sizes(messages: pa.RecordBatch, *, names_in_values: bool = False) ->
     return sizes
 
 
+def entry_sizes(messages: pa.RecordBatch, *, names_in_values: bool = False) -> Ints:
+    """Bytes of the entry of each message if it is sent alone, at most about."""
+    sizes = message_sizes(messages, names_in_values=names_in_values) + ENTRY_BYTES
+    for name in ("key", "ordering_key"):  # the metadata of a batch have them once more
+        column = messages.column(name)
+        if column.null_count < len(column):
+            sizes += value_sizes(column)
+    return sizes
+
+
 def entry_rows(
     messages: pa.RecordBatch,
     batching: Batching,

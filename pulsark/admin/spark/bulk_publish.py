@@ -50,11 +50,14 @@ async def get_staging(topic: TopicOf, request: Request, broker: BrokerOf) -> Res
     With ``schema=true`` they will have a version of the topic's schema, as some topics demand.
 
     ``{"topic", "topicId", "partitions", "directories", "directoriesNeeded", "values", "filesMax",
-    "timeMs"}``: each file goes to all directories, and has to be in as many as are needed. Its name
-    is ``timeMs-nonce-number.parquet``.
+    "entryBytesMax", "timeMs"}``: each file goes to all directories, and has to be in as many as are
+    needed. Its name is ``timeMs-nonce-number.parquet``. Clients cannot receive larger entries than
+    ``entryBytesMax``.
     """
     with_schema = flag(request, "schema")
     found = await broker.bulk_publishing.staging(topic, with_schema=with_schema)
+    largest = broker.settings.maxMessageSize
+    of_topic = (await broker.policy_source.current(topic)).max_message_size
     return value(
         {
             "topic": str(topic),
@@ -64,6 +67,7 @@ async def get_staging(topic: TopicOf, request: Request, broker: BrokerOf) -> Res
             "directoriesNeeded": found.directories_needed,
             "values": json.loads(found.values.encode()),
             "filesMax": FILES_PER_PUBLISH_MAX,
+            "entryBytesMax": min(largest, of_topic) if of_topic > 0 else largest,
             "timeMs": found.time_ms,
         }
     )

@@ -71,7 +71,12 @@ class RowSender:
         count = 0 if found[0].partition < 0 else len(found)
         return _TopicSender(client, str(name), count, options, self._columns, values)
 
-    def _unavailable(self, reason: object) -> UnavailableError:
+    def _unavailable(self, reason: object) -> DataSourceError:
+        if "MessageTooBig" in str(reason):
+            return DataSourceError(
+                "a row makes a message that is larger than the broker's maxMessageSize: make the "
+                "value smaller, or raise maxMessageSize"
+            )
         return UnavailableError(
             f"messages could not be sent to {self._options.service_url}: {reason}; is the broker "
             "running, and is option serviceUrl right?"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,7 +17,7 @@ from pulsark.datasource.options.errors import DataSourceError
 from pulsark.datasource.plan.topics import topic_names
 from pulsark.datasource.write.outgoing import by_topic, messages_of, partitions_of
 from pulsark.datasource.write.routing import Router, named_places
-from pulsark.rows.outgoing import Batching, message_sizes
+from pulsark.rows.outgoing import Batching, entry_sizes, message_sizes
 from pulsark.runtime import SystemClock
 from pulsark.storage.roots.root_files import in_object_store
 from pulsark.storage.roots.task_files import HOW_TO_REACH, task_files
@@ -24,6 +26,9 @@ from pulsark.storage.table.staging.bulk_writer import BulkWriter, StagingArea, v
 if TYPE_CHECKING:
     from pulsark.datasource.write.typed_values import TypedValues, ValuesOf
     from pulsark.datasource.write.write_options import WriteOptions
+
+ENCODED_GROWTH_MAX = 8
+"""How many times larger structs may become when they are encoded: texts in JSON, for instance."""
 
 COLLECTED_BYTES_MAX = 128 << 20
 """The limit of messages in a task's memory, for all topics and partitions."""
@@ -138,10 +143,14 @@ class _TopicWriter:
         self._columns = columns
         self._values = values
         self._count = int(staging["partitions"])
+        # A broker of an earlier release does not tell.
+        self._entry_bytes_max: int = staging.get("entryBytesMax", sys.maxsize)
+        # Half of it leaves room for the metadata of a batch, which repeat the first key.
+        room = self._entry_bytes_max // (2 if values is None else ENCODED_GROWTH_MAX)
         self._batching = Batching(
             f"pulsark.bulk.{batch.ident}-{batch.number}-{batch.task}",
             options.batching_max_messages,
-            options.batching_max_bytes,
+            min(options.batching_max_bytes, room),
             values.version if values is not None else None,
             names_in_values=values is not None and values.names_its_fields,
         )
@@ -164,6 +173,7 @@ class _TopicWriter:
     def add(self, rows: pa.RecordBatch) -> None:
         values = self._values.of(rows) if self._values is not None else None
         messages = messages_of(rows, self._columns, values)
+        self._check_sizes(messages)
         named = named_places(partitions_of(rows, self._columns), self._count, self._topic)
         if self._count <= 1:
             self._to(-1 if self._count == 0 else 0, messages)
@@ -171,6 +181,26 @@ class _TopicWriter:
         places = pa.array(self._router.route(messages.column("key"), named))
         for partition in places.unique().to_pylist():
             self._to(partition, messages.filter(pc.equal(places, partition)))
+
+    def _check_sizes(self, messages: pa.RecordBatch) -> None:
+        """Raise ``DataSourceError`` for a message that no client could receive."""
+        most = self._entry_bytes_max
+        sizes = entry_sizes(messages, names_in_values=self._batching.names_in_values)
+        if self._values is not None:
+            large = np.flatnonzero(sizes > most // ENCODED_GROWTH_MAX)
+            if not len(large):
+                return
+            some = messages.take(pa.array(large))
+            place = some.schema.get_field_index("value")
+            payloads = self._values.payloads(some.column("value"))
+            sizes[large] = entry_sizes(some.set_column(place, "value", payloads))
+        row = int(sizes.argmax())
+        if sizes[row] > most:
+            raise DataSourceError(
+                f"a row (the {row + 1}. of its batch) makes a message of {sizes[row]} bytes, and "
+                f"{self._topic} takes {most} at most, with key and properties: make the value "
+                "smaller, or raise maxMessageSize of the broker or of the topic"
+            )
 
     def _to(self, partition: int, messages: pa.RecordBatch) -> None:
         writer = self._writers.get(partition)

@@ -62,3 +62,11 @@ def test_a_topic_that_is_missing_is_named(api: AdminApi) -> None:
     answer = api.get(PATH)
     assert answer.status == 404
     assert "persistent://public/default/t does not exist" in answer.reason
+
+
+def test_a_writer_learns_how_large_entries_may_be(api: AdminApi) -> None:
+    api.put(f"{NAMESPACE}/t")
+    largest = api.broker.settings.maxMessageSize
+    assert api.get(PATH).json["entryBytesMax"] == largest
+    assert api.post(f"{NAMESPACE}/t/maxMessageSize", 1000).status < 300
+    assert api.get(PATH).json["entryBytesMax"] == 1000
