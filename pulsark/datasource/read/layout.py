@@ -7,6 +7,9 @@ no field has.
 
 from __future__ import annotations
 
+import itertools
+import json
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -101,7 +104,7 @@ def layout_of(options: Options, schemas_of: SchemasOf) -> ColumnLayout:
     if options.value_format == "json":
         return _of_payload(options, _declared(options))
     if options.value_format == "auto":
-        return _of_payload(options, _common(schemas_of()))
+        return _of_payload(options, _common(schemas_of(), strict=options.fail_on_new_columns))
     columns: dict[str, ColumnType] = {each.name: _type(each.type) for each in COLUMNS}
     if options.value_format == "string":
         columns["value"] = "string"
@@ -136,20 +139,30 @@ def _of_payload(options: Options, payload: ColumnType) -> ColumnLayout:
     return ColumnLayout(columns, stored, payload)
 
 
-def _common(schemas: Mapping[str, Mapping[bytes, SchemaData]]) -> ColumnType:
+def _common(schemas: Mapping[str, Mapping[bytes, SchemaData]], *, strict: bool) -> ColumnType:
+    """Return the type of the payloads of all topics; ``OptionError`` if they differ and ``strict``.
+
+    Else it is that of most topics: one that joins a pattern takes no columns from the others.
+    """
     found: dict[str, ColumnType] = {
         topic: type_of_versions(versions.values()) for topic, versions in schemas.items()
     }
     if not found:
         return BINARY
-    first, *others = found
-    for other in others:
-        if found[other] != found[first]:
-            raise OptionError(
-                f"option 'valueFormat': {first} and {other} have different schemas; read them "
-                "one by one, or with valueFormat raw"
-            )
-    return found[first]
+    kinds = list(found.values())
+    if strict and kinds.count(kinds[0]) < len(kinds):
+        first, other = next(
+            (first, other)
+            for first, other in itertools.pairwise(found)
+            if found[first] != found[other]
+        )
+        raise OptionError(
+            f"option 'valueFormat': {first} and {other} have different schemas. Read them one by "
+            "one, or with valueFormat raw, or set schemaEvolutionMode to ignore: then the columns "
+            "are those of most topics, and __valueRaw has what does not fit"
+        )
+    most = Counter(json.dumps(kind, sort_keys=True) for kind in kinds).most_common(1)[0][0]
+    return next(kind for kind in kinds if json.dumps(kind, sort_keys=True) == most)
 
 
 def _declared(options: Options) -> ColumnType:

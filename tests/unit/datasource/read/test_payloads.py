@@ -197,6 +197,31 @@ def test_json_by_a_schema_of_the_query(broker: FakeBroker) -> None:
     ]
 
 
+@pytest.mark.parametrize("joining", ["a", "z"])
+@pytest.mark.parametrize("has_schema", [False, True])
+def test_a_topic_with_another_schema_may_join_a_pattern(
+    broker: FakeBroker, joining: str, has_schema: bool
+) -> None:
+    """A query that is started again has the columns that it had."""
+    for name in ("o", "p"):
+        broker.schemas[f"public/default/{name}"] = [schema(FIRST)]
+        broker.publish(broker.create(name), [message(avro(FIRST, ORDER), 0)])
+    pattern = {"topics": "o,p", "valueFormat": "auto", "schemaEvolutionMode": "ignore"}
+    before = source(broker, **pattern).schema()
+    other = {"type": "record", "name": "Other", "fields": [{"name": "id", "type": "string"}]}
+    payload = avro(other, {"id": "x"}) if has_schema else b"no schema"
+    if has_schema:
+        broker.schemas[f"public/default/{joining}"] = [schema(other)]
+    broker.publish(broker.create(joining), [message(payload, 0 if has_schema else None)])
+    pattern["topics"] += f",{joining}"
+    assert source(broker, **pattern).schema() == before
+    rows = read(broker, **pattern)
+    shown = {row["__topic"][-1]: (row["id"], row["__valueRaw"]) for row in rows}
+    assert shown == {"o": (1, None), "p": (1, None), joining: (None, payload)}
+    with pytest.raises(OptionError, match="or set schemaEvolutionMode to ignore"):
+        source(broker, **{**pattern, "schemaEvolutionMode": "fail"}).schema()
+
+
 def test_what_is_refused(broker: FakeBroker) -> None:
     def refused(**raw: str) -> str:
         with pytest.raises(OptionError) as caught:
