@@ -163,7 +163,7 @@ def _entries(task: Task) -> Iterator[tuple[int, bytes]]:
         split,
         patience_s=PATIENCE_SECONDS,
         fail_on_data_loss=True,
-        find_flight_url=lambda: task.flight_url,
+        find_partition=lambda: None,
         credentials=Credentials.from_environment(os.environ),
     ):
         yield from zip(chunk.entry_ids, chunk.entries, strict=True)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pulsark.admin_client.credentials import Credentials
+    from pulsark.datasource.admin.partitions import PartitionState
     from pulsark.datasource.plan.plan import Span, Split
 
 Ids = npt.NDArray[np.int64]
@@ -141,7 +142,7 @@ def read_entries(
     *,
     patience_s: float,
     fail_on_data_loss: bool,
-    find_flight_url: Callable[[], str],
+    find_partition: Callable[[], PartitionState | None],
     credentials: Credentials,
 ) -> Iterator[EntryColumns]:
     """All entries of a split; ``UnavailableError`` after ``patience_s`` without any progress."""
@@ -183,7 +184,7 @@ def read_entries(
             )
         time.sleep(pause)
         pause = min(pause * 2, _PAUSE_SECONDS_MAX)
-        url = _find_again(find_flight_url, url)
+        url = _look_again(find_partition, split, remaining, url)
 
 
 def _stream(
@@ -229,12 +230,32 @@ def _forget(url: str) -> None:
         client.close()
 
 
-def _find_again(find_flight_url: Callable[[], str], url: str) -> str:
-    """The topic's current broker; the old one if no lookup succeeds now."""
+def _look_again(
+    find_partition: Callable[[], PartitionState | None],
+    split: Split,
+    remaining: Remaining,
+    url: str,
+) -> str:
+    """Return where the partition is now: ``url`` if no lookup succeeds now.
+
+    If all that is to come was deleted meanwhile, give it up; ``DataLossError``.
+    """
     try:
-        return find_flight_url()
+        state = find_partition()
     except UnavailableError:
         return url
+    if state is None:
+        return url
+    if _is_trimmed(split, state):
+        remaining.skip_all()
+    return state.flight_url
+
+
+def _is_trimmed(split: Split, state: PartitionState) -> bool:
+    """Return whether all that is left of a split was deleted since it was planned."""
+    last = split.spans[-1].ledger_id, split.spans[-1].last
+    is_same = state.topic_id == split.topic_id and split.compacted is None
+    return is_same and state.trimmed.position >= last
 
 
 def _first_line(error: BaseException) -> str:

@@ -136,7 +136,7 @@ class SplitReader:
             split,
             patience_s=self.options.poll_timeout_s,
             fail_on_data_loss=self.options.fail_on_data_loss,
-            find_flight_url=lambda: self._flight_url(split),
+            find_partition=lambda: self._partition(split),
             credentials=self.options.credentials,
         ):
             for ledger_id, entry_id, entry in zip(*chunk, strict=True):
@@ -158,13 +158,11 @@ class SplitReader:
         if builder.rows:
             yield builder.finish()
 
-    def _flight_url(self, split: Split) -> str:
-        """Asked for again after a failure: the topic may have moved to another broker."""
+    def _partition(self, split: Split) -> PartitionState | None:
+        """Ask again after a failure: the topic may have moved, or lost messages."""
         with admin_of(self.options, known=True) as admin:
-            for state in admin.topics.partitions(TopicName.parse(split.topic)):
-                if state.name == split.name:
-                    return state.flight_url
-        return split.flight_url
+            states = admin.topics.partitions(TopicName.parse(split.topic))
+        return next((state for state in states if state.name == split.name), None)
 
 
 @with_short_tracebacks

@@ -183,7 +183,7 @@ def _newest_keys(state: PartitionState, options: WriteOptions) -> Iterator[str]:
         split,
         patience_s=options.poll_timeout_s,
         fail_on_data_loss=False,
-        find_flight_url=lambda: state.flight_url,
+        find_partition=lambda: None,
         credentials=options.credentials,
     ):
         for ledger_id, entry_id, entry in zip(*chunk, strict=True):

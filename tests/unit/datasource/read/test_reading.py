@@ -400,6 +400,23 @@ def test_a_gap_is_data_loss(broker: FakeBroker) -> None:
     assert values(lenient, splits) == ["c"]
 
 
+def test_messages_deleted_since_a_read_was_planned_are_data_loss(broker: FakeBroker) -> None:
+    """Without waiting until ``pollTimeoutMs`` is over."""
+    topic = broker.create("t")
+    broker.publish(topic, [alone("a"), alone("b")])
+    long = "600000"
+    reader = PulsarkReader(options(broker, False, pollTimeoutMs=long), RAW, COLUMNS_READ)
+    lenient = PulsarkReader(
+        options(broker, False, failOnDataLoss="false", pollTimeoutMs=long), RAW, COLUMNS_READ
+    )
+    splits = reader.partitions()
+    broker.roll(topic)
+    broker.topics[topic][-1].trim(1)
+    with pytest.raises(DataLossError, match="message 1:0 is gone, next comes the end"):
+        values(reader, splits)
+    assert values(lenient, splits) == []
+
+
 def test_a_topic_created_again_is_not_read_as_the_old_one(broker: FakeBroker) -> None:
     topic = broker.create("t")
     broker.publish(topic, [alone("a")])
