@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import google_crc32c
 
-from pulsark.errors import MetadataError
+from pulsark.errors import MetadataError, MetadataRefusedError
 from pulsark.limits import METADATA_CHECK_SECONDS, METADATA_WAL_CHECK_BYTES_MAX
 from pulsark.metadata.history import History, StoreStart
 from pulsark.metadata.wal import first_loss
@@ -72,6 +72,11 @@ RESERVE_SUFFIX = "-reserve"
 RESERVE_BYTES_MAX = 2 << 20
 """The size of that file, or 2 % of the disk if that is less: enough for hundreds of deletions."""
 
+GROWTH_RESERVE_BYTES_MAX = 32 << 20
+"""With less free, or 2.5 % of the disk, clients can create and enlarge nothing here. That is half of
+what journals keep back: the rest is for acknowledgements, deletions and the next start."""
+
+_GROWTH_RESERVE_SHARE = 40
 _RESERVE_SHARE = 50
 _FREE_FOR_RESERVE = 8
 """Multiple of its size that must be free for the file to be made: publishing goes first."""
@@ -177,6 +182,18 @@ def make_room(connection: sqlite3.Connection) -> None:
     for _, name, path in connection.execute("PRAGMA database_list"):
         if name == "main" and _is_full(path):
             release_reserve(path)
+
+
+def check_growth(connection: sqlite3.Connection) -> None:
+    """Raise ``MetadataRefusedError`` if the disk has no room for what clients create. Blocks."""
+    for _, name, path in connection.execute("PRAGMA database_list"):
+        if name == "main" and path:
+            free, total = OsDisk().space(os.path.dirname(path) or ".")
+            if free < min(GROWTH_RESERVE_BYTES_MAX, total // _GROWTH_RESERVE_SHARE):
+                raise MetadataRefusedError(
+                    f"the disk of the metadata store has {free} bytes left, which are kept for "
+                    "acknowledgements and deletions: free space, then create this again"
+                )
 
 
 def is_full(error: BaseException | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Collection, Sequence
+from itertools import repeat
 from typing import Any
 
 from pulsark.errors import (
@@ -14,8 +15,19 @@ from pulsark.errors import (
     OutcomeUnknownError,
 )
 from pulsark.metadata.changes import Change, Check, Delete, Put
+from pulsark.metadata.paths import (
+    CLUSTERS,
+    CONFIGURATION,
+    MANAGED_LEDGERS,
+    PARTITIONED_TOPICS,
+    POLICIES,
+    RESOURCE_GROUPS,
+    SCHEMAS,
+    TOPIC_POLICIES,
+)
 from pulsark.metadata.sqlite_file import (
     WHAT_TO_DO,
+    check_growth,
     checksum,
     is_as_written,
     is_full,
@@ -27,6 +39,22 @@ GET = (
     "SELECT value, version, ephemeral, crc FROM node"
     " WHERE parent = ? AND name = ? AND value IS NOT NULL"
 )
+
+_FILLED_BY_CLIENTS = tuple(
+    f"{root}/"
+    for root in (
+        CLUSTERS,
+        POLICIES,
+        CONFIGURATION,
+        RESOURCE_GROUPS,
+        PARTITIONED_TOPICS,
+        TOPIC_POLICIES,
+        MANAGED_LEDGERS,
+        SCHEMAS,
+    )
+)
+_GROWTH_BYTES = 1024
+"""A value may always become larger by so much: somebody may have to shorten a retention."""
 
 _Row = tuple[bytes, int, int, int]
 Operation = Callable[[sqlite3.Connection], Any]
@@ -95,9 +123,25 @@ def commit(connection: sqlite3.Connection, changes: Sequence[Change], session: i
     The session owns the ephemeral values among them.
     """
     rows = [_current(connection, change, session) for change in changes]
+    if any(map(_fills_the_disk, repeat(connection), changes, rows)):
+        check_growth(connection)
     return [
         _make(connection, change, row, session) for change, row in zip(changes, rows, strict=True)
     ]
+
+
+def _fills_the_disk(
+    connection: sqlite3.Connection, change: Change, row: tuple[int, int] | None
+) -> bool:
+    """Return whether a change makes what clients create, or makes it clearly larger."""
+    if not isinstance(change, Put) or not change.path.startswith(_FILLED_BY_CLIENTS):
+        return False
+    if row is None or len(change.value) <= _GROWTH_BYTES:
+        return row is None
+    where = split_path(change.path)
+    query = "SELECT length(value) FROM node WHERE parent = ? AND name = ?"
+    (before,) = connection.execute(query, where).fetchone()
+    return len(change.value) > int(before) + _GROWTH_BYTES
 
 
 def _make(

@@ -16,15 +16,17 @@ import pytest
 from pulsark.errors import MetadataError, MetadataRefusedError
 from pulsark.metadata import sqlite_file
 from pulsark.metadata.changes import Put
+from pulsark.metadata.paths import LEDGERS, MANAGED_LEDGERS, POLICIES, SCHEMAS
 from pulsark.metadata.sqlite import SqliteMetadataStore
 from pulsark.metadata.sqlite_file import (
+    GROWTH_RESERVE_BYTES_MAX,
     RESERVE_SUFFIX,
     keep_reserve,
     open_file,
     release_reserve,
 )
 from pulsark.metadata.sqlite_writes import commit, transaction
-from pulsark.metadata.store import ABSENT
+from pulsark.metadata.store import ABSENT, ANY_VERSION
 from pulsark.runtime import OsDisk, Runtime, SystemClock
 
 RESTORE, MAKE_ROOM = "Restore a backup", "make room"
@@ -155,3 +157,37 @@ def test_the_reserve_is_not_made_on_a_disk_with_little_room(
     monkeypatch.setattr(OsDisk, "space", lambda *_: (5 << 20, 200 << 20))
     keep_reserve(str(tmp_path / "metadata.db"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_clients_create_leaves_room_for_acknowledgements_and_deletions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        store = await SqliteMetadataStore.open(str(tmp_path / "m.db"), Runtime())
+        schema, policies = f"{SCHEMAS}/t/n/a", f"{POLICIES}/t/n"
+        await store.put(policies, b"{}")
+        await store.put(schema, b"[]")
+        gibibyte = 1 << 30
+        for free, total, is_full in (
+            (GROWTH_RESERVE_BYTES_MAX, 100 * gibibyte, False),
+            (GROWTH_RESERVE_BYTES_MAX - 1, 100 * gibibyte, True),
+            (24 << 20, gibibyte // 2, False),
+            (12 << 20, gibibyte // 2, True),
+        ):
+            monkeypatch.setattr(OsDisk, "space", lambda *_, f=free, t=total: (f, t))
+            for path, value in (
+                (f"{SCHEMAS}/t/n/{free}", b""),
+                (f"{MANAGED_LEDGERS}/t/n/persistent/{free}", b"{}"),
+                (policies, bytes(2000)),
+            ):
+                if is_full:
+                    with pytest.raises(MetadataRefusedError, match="free space"):
+                        await store.put(path, value, ANY_VERSION)
+                else:
+                    await store.put(path, value, ANY_VERSION)
+            await store.put(policies, bytes(900), ANY_VERSION)
+            await store.put(f"{LEDGERS}/{free}", bytes(9000), ANY_VERSION)
+        await store.delete(schema, ANY_VERSION)
+        await store.close()
+
+    asyncio.run(scenario())
