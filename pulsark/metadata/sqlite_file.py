@@ -73,7 +73,7 @@ RESERVE_BYTES_MAX = 2 << 20
 """The size of that file, or 2 % of the disk if that is less: enough for hundreds of deletions."""
 
 GROWTH_RESERVE_BYTES_MAX = 32 << 20
-"""With less free, or 2.5 % of the disk, clients can create and enlarge nothing here. That is half of
+"""With less free, or 2.5 % of the disk, clients can create and enlarge nothing here. It is half of
 what journals keep back: the rest is for acknowledgements, deletions and the next start."""
 
 _GROWTH_RESERVE_SHARE = 40
