@@ -242,6 +242,9 @@ FLIGHT_CHUNKS_BYTES_MAX = 256 << 20
 """Bytes that all calls together read at a time; a call holds what it sends and what comes next.
 Each call reads at least one entry and 64 KiB."""
 
+FLIGHT_READS_MAX = 16
+"""Flight calls that read entries at a time; the others wait for them."""
+
 FLIGHT_REQUEST_BYTES_MAX = 20 * 1024
 """Largest request: a ticket, and some bytes around it."""
 

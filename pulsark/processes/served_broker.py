@@ -176,6 +176,7 @@ class ServedBroker:
                 authorization=broker.authorization,
                 audit=broker.audit,
                 slots=broker.connections.slots,
+                turns=broker.request_turns,
             ),
         )
         urls = await self._open_ports(server, admin, flight, broker.audit)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable, Sequence
 
+    from pulsark.dispatch.loop.request_turns import RequestTurns
     from pulsark.dispatch.spark.flight_server import EntryFlightServer
     from pulsark.security.audit.audit import Audit
     from pulsark.security.authorization import AuthorizationProvider
@@ -92,15 +93,17 @@ class FlightListener:
         authorization: AuthorizationProvider | None = None,
         audit: Audit | None = None,
         slots: ConnectionSlots | None = None,
+        turns: RequestTurns | None = None,
     ) -> None:
         """``most`` connections at a time, ``most_of_host`` (0: as many) of one address.
 
         ``most_calls`` are under way on all of them.
 
         With ``logins`` each call has to bring credentials, and ``authorization`` decides what
-        may be read with them.
+        may be read with them. What calls do on the event loop shares the ``turns`` of requests.
         """
         self._slots = slots
+        self._turns = turns
         self._logins = logins
         self._authorization = authorization
         self._audit = audit
@@ -267,6 +270,7 @@ class FlightListener:
                         self._authorization,
                         self._relays,
                         self._audit,
+                        self._turns,
                     )
                     with self._lock:
                         if self._closing.is_set():

@@ -28,7 +28,8 @@ import pyarrow.flight as fl
 from pulsark.dispatch.spark.flight_login import NAME, FlightGate, FlightLogins
 from pulsark.dispatch.spark.flight_rights import FlightRights
 from pulsark.errors import ClientError, PulsarkError, ServerError
-from pulsark.limits import FLIGHT_CHUNKS_BYTES_MAX
+from pulsark.limits import FLIGHT_CHUNKS_BYTES_MAX, FLIGHT_READS_MAX
+from pulsark.security.decisions import owner_of
 from pulsark.wire.flight_refusals import INVALID, NOT_FOUND
 from pulsark.wire.position import Position
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
     from concurrent.futures import Future
 
+    from pulsark.dispatch.loop.request_turns import RequestTurns
     from pulsark.dispatch.spark.flight_listener import FlightSource
     from pulsark.dispatch.spark.flight_relay import Relays
     from pulsark.security.audit.audit import Audit
@@ -58,9 +60,12 @@ CHUNK_BYTES = 4 << 20
 _LEAST_BYTES = 64 << 10
 MAX_TICKET_BYTES = 16 * 1024
 _POLL_SECONDS = 0.5
+"""Time between two looks whether a waiting call is still wanted, while few calls are under way."""
 _MAX_ID = 2**63 - 1
 _UNIX_PATH_BYTES_MAX = 103
 """macOS has the lowest limit: 104 with the zero at the end."""
+_OWNER = "flight"
+"""Whose the steps of calls are that nobody has logged in for."""
 _NAME_BYTES = 10
 """Longest name of a socket in the directory: the server's, or the number of a connection."""
 
@@ -159,8 +164,11 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
         authorization: AuthorizationProvider | None = None,
         relays: Relays | None = None,
         audit: Audit | None = None,
+        turns: RequestTurns | None = None,
     ) -> None:
         """With ``logins`` each call has to bring credentials, and ``authorization`` decides.
+
+        What calls do on the event loop shares the ``turns`` of requests.
 
         ``relays`` knows the clients behind connections, by the names of these.
         """
@@ -184,6 +192,10 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
         self.closing = threading.Event()
         self._source = source
         self._loop = loop
+        self._turns = turns
+        self._reads = asyncio.Semaphore(FLIGHT_READS_MAX)
+        self._building = threading.Lock()
+        """Held by the one thread that builds a batch: many would leave the event loop no time."""
         self._relays = relays
         self._rights = FlightRights(logins, authorization, audit)
         self._callers = None
@@ -203,9 +215,9 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
     def _stream(self, context: Any, ticket: Any) -> Any:
         caller = self._caller(context)
         wanted = EntryTicket.parse(ticket.ticket)
-        self._wait(context, self._submit(self._rights.check(caller, wanted.topic)))
-        self._check_identity(context, wanted)
-        first = self._submit(self._read(caller, wanted, wanted.first))
+        self._wait(context, self._submit(caller, self._rights.check(caller, wanted.topic)))
+        self._check_identity(context, caller, wanted)
+        first = self._submit(caller, self._read(caller, wanted, wanted.first))
         # Fetched here, so that a failure is the call's and not in the middle of a stream.
         entries = self._wait(context, first)
         return fl.GeneratorStream(ENTRY_SCHEMA, self._batches(context, caller, wanted, entries))
@@ -220,8 +232,8 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
         if descriptor.descriptor_type != fl.DescriptorType.PATH or len(descriptor.path) != 1:
             raise _invalid("descriptor: the path must be [topic partition]")
         topic = descriptor.path[0].decode("utf-8", "replace")
-        self._wait(context, self._submit(self._rights.check(caller, topic)))
-        held = self._wait(context, self._submit(self._source.topic_range(topic)))
+        self._wait(context, self._submit(caller, self._rights.check(caller, topic)))
+        held = self._wait(context, self._submit(caller, self._source.topic_range(topic)))
         ticket = EntryTicket(topic, held.topic_id, held.first, held.last)
         endpoint = fl.FlightEndpoint(fl.Ticket(ticket.encode()), [])
         return fl.FlightInfo(ENTRY_SCHEMA, descriptor, [endpoint], -1, -1)
@@ -230,8 +242,8 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
         """Who calls; before anything is told of a topic, also whether there is one."""
         return None if self._callers is None else self._callers.of_call(context)
 
-    def _check_identity(self, context: Any, wanted: EntryTicket) -> None:
-        held = self._wait(context, self._submit(self._source.topic_range(wanted.topic)))
+    def _check_identity(self, context: Any, caller: Principal | None, wanted: EntryTicket) -> None:
+        held = self._wait(context, self._submit(caller, self._source.topic_range(wanted.topic)))
         if wanted.topic_id and wanted.topic_id != held.topic_id:
             raise _not_found(
                 f"topic {wanted.topic} was deleted and created again: "
@@ -251,8 +263,10 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
                 following = None
                 if entries[-1][0] < wanted.last:
                     position = Position(ledger_id, entry_id + 1)
-                    following = self._submit(self._read(caller, wanted, position))
-                yield entry_batch(entries)
+                    following = self._submit(caller, self._read(caller, wanted, position))
+                with self._building:
+                    batch = entry_batch(entries)
+                yield batch
                 entries = self._wait(context, following) if following is not None else []
 
     async def _read(
@@ -261,24 +275,31 @@ class EntryFlightServer(fl.FlightServerBase):  # type: ignore[misc]
         await self._rights.check(caller, wanted.topic)
         source = self._source
         read = source.read_compacted if wanted.compacted else source.read_entries
-        return await read(wanted.topic, first, wanted.last, self._chunk_bytes)
+        async with self._reads:
+            return await read(wanted.topic, first, wanted.last, self._chunk_bytes)
 
     @property
     def _chunk_bytes(self) -> int:
         """A whole chunk, unless too many calls are under way to keep two of each."""
-        calls = 1 if self._relays is None else self._relays.calls
-        return min(CHUNK_BYTES, max(FLIGHT_CHUNKS_BYTES_MAX // max(2 * calls, 1), _LEAST_BYTES))
+        return min(CHUNK_BYTES, max(FLIGHT_CHUNKS_BYTES_MAX // (2 * self._calls), _LEAST_BYTES))
 
-    def _submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+    @property
+    def _calls(self) -> int:
+        return 1 if self._relays is None else max(self._relays.calls, 1)
+
+    def _submit(self, caller: Principal | None, call: Coroutine[Any, Any, T]) -> Future[T]:
         if self.closing.is_set():
             call.close()
             raise fl.FlightUnavailableError("the broker is shutting down")
+        if self._turns is not None:
+            owner = _OWNER if caller is None else owner_of(caller)
+            call = self._turns.run(call, lambda: owner)
         return asyncio.run_coroutine_threadsafe(call, self._loop)
 
     def _wait(self, context: Any, future: Future[T]) -> T:
         while True:
             try:
-                return future.result(_POLL_SECONDS)
+                return future.result(_POLL_SECONDS * max(self._calls / FLIGHT_READS_MAX, 1))
             except TimeoutError as error:
                 if future.done():
                     raise fl.FlightTimedOutError(str(error)) from error
