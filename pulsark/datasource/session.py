@@ -8,7 +8,7 @@ import sys
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pulsark.datasource.spark_defaults import (
     SETTINGS,
@@ -49,8 +49,12 @@ def session(
     """A Spark session with ``format("pulsark")`` and Delta; ``config`` overrides settings.
 
     The first call of a process starts the JVM, and downloads Delta's jars if this machine does
-    not have them. Later calls return the same session. Its streaming queries acknowledge a batch as
-    soon as it is finished. ``ConfigError`` without Java.
+    not have them. Later calls return the same session; without ``config`` they leave its settings
+    as they are. Its streaming queries acknowledge a batch as soon as it is finished.
+    ``ConfigError`` without Java.
+
+    A thread that writes has to call this first: Spark looks for formats of Python in the session
+    that is active in the thread, and a new thread has none.
 
     ``remote``, or else ``$SPARK_REMOTE``, makes it a session of Spark Connect. ``local[2]`` starts
     a server here, with all settings; ``sc://host:15002`` is for a server that runs somewhere, with
@@ -69,6 +73,11 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
+    if config is None and remote is None and _listener is not None:
+        known = _listener[0]
+        if SparkSession._instantiatedSession is known:  # it was not stopped
+            _activate(known)
+            return known
     builder: SparkSession.Builder = SparkSession.builder
     builder = builder.appName(app_name)
     builder = builder.master(master) if remote is None else builder.remote(remote)
@@ -80,7 +89,14 @@ def session(
         spark = builder.getOrCreate()
     if ".connect." not in type(spark).__module__:
         _settle(spark)
+        _activate(spark)
     return spark
+
+
+def _activate(spark: SparkSession) -> None:
+    """Make a session the active one of this thread: a write finds its format by that alone."""
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def _settle(spark: SparkSession) -> None:

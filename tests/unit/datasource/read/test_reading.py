@@ -625,6 +625,20 @@ def test_a_topic_of_a_pattern_that_was_read_is_another_when_it_comes_again(
     assert stream.next() == ["d"]
 
 
+def test_available_now_leaves_a_topic_that_comes_again_to_the_next_run(broker: FakeBroker) -> None:
+    topic = broker.create("orders-1")
+    broker.publish(topic, [alone("a")])
+    stream = Stream(broker, topicsPattern="orders-.*", startingOffsets="earliest")
+    assert stream.next() == ["a"]
+    stream.restart()
+    stream.reader.prepareForTriggerAvailableNow()
+    broker.delete(topic)
+    broker.publish(broker.create(topic), [alone("b"), alone("c")])
+    assert not stream.plan()
+    stream.restart()
+    assert stream.next() == ["b", "c"]
+
+
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("is_remembered", [False, True])
 def test_a_topic_of_a_pattern_with_unread_messages_stops_the_query(
