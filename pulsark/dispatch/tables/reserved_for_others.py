@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pulsark.dispatch.topics.topic_names import check_clients_may_publish
-from pulsark.errors import NotAttachedError, PulsarkError, trace_of
+from pulsark.errors import ClientError, NotAttachedError, PulsarkError, ServerError, trace_of
 from pulsark.storage.managed_ledger.reservations import Reservations
 from pulsark.tasks import unattended
 
@@ -44,8 +44,14 @@ RESERVATIONS_MAX = 1000
 
 
 def check_writable(topic: Topic) -> None:
-    """``ClientError`` if a client could not publish to a topic now."""
+    """``ClientError`` if a client could not publish messages to a topic now as they are."""
     check_clients_may_publish(topic.name)
+    if topic.policies.encryption_required:
+        raise ClientError(
+            ServerError.NotAllowedError,
+            f"Encryption is required in {topic.name}, and files are not encrypted: publish with a "
+            "client that encrypts them",
+        )
     topic.check_writable()
     topic.backlog.check_admission()
 

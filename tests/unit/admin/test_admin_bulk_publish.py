@@ -70,3 +70,13 @@ def test_a_writer_learns_how_large_entries_may_be(api: AdminApi) -> None:
     assert api.get(PATH).json["entryBytesMax"] == largest
     assert api.post(f"{NAMESPACE}/t/maxMessageSize", 1000).status < 300
     assert api.get(PATH).json["entryBytesMax"] == 1000
+
+
+def test_nothing_is_staged_in_the_clear_where_encryption_is_required(api: AdminApi) -> None:
+    api.put(f"{NAMESPACE}/t")
+    assert api.get(PATH).status == 200
+    name = NAMESPACE.removeprefix("/admin/v2/persistent/")
+    assert api.post(f"/admin/v2/namespaces/{name}/encryptionRequired", True).status == 204
+    refused = api.get(PATH)
+    assert refused.status == 405
+    assert "Encryption is required" in refused.reason
