@@ -89,6 +89,7 @@ class RequestTurns:
         self, work: Coroutine[Any, Any, T], owner: Callable[[], str]
     ) -> Generator[Any, Any, T]:
         error: BaseException | None = None
+        awaited: Any = None
         try:
             while True:
                 if error is None and self._share.is_spent():
@@ -109,7 +110,7 @@ class RequestTurns:
                 except BaseException as raised:  # noqa: BLE001 - the request is told
                     error = raised
         finally:
-            error = None  # else its traceback and this frame would keep each other
+            error = awaited = None  # else its traceback and this frame would keep each other
             work.close()
 
     @types.coroutine

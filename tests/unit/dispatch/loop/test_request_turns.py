@@ -233,6 +233,32 @@ def test_a_large_job_that_fails_leaves_nothing() -> None:
     assert [ref() for ref in left] == [None] * 3
 
 
+class Unreadable(Exception):
+    """What a request fails with."""
+
+
+def test_a_request_that_fails_leaves_nothing() -> None:
+    async def fail() -> None:
+        future = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(future.set_exception, Unreadable())
+        try:
+            await future
+        finally:
+            del future
+
+    async def run() -> None:
+        with pytest.raises(Unreadable):
+            await RequestTurns(TickingClock(0)).run(fail(), lambda: "a")
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(run())
+        assert not [each for each in gc.get_objects() if isinstance(each, Unreadable)]
+    finally:
+        gc.enable()
+
+
 def test_large_jobs_of_who_used_least_come_first() -> None:
     with Simulation() as sim:
         runtime = sim.runtime(SimDisk())
