@@ -159,7 +159,7 @@ class RequestGate:
             await self._app({**scope, "state": state}, receive, answer.send)
 
         try:
-            await self._turns.run(serve(), account.who)
+            await self._turns.run(serve(), account.who, str(scope.get("client")))
         finally:
             account.close()
 

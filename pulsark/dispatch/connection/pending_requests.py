@@ -45,6 +45,7 @@ class PendingRequests:
         self._held: dict[asyncio.Task[Any], int] = {}
         """Bytes of large requests."""
         self._turns = turns
+        self._line = f"{id(self):x}"
         self._owner = owner
         self._defects = defects
         self._output = output
@@ -94,7 +95,7 @@ class PendingRequests:
                 self._ended()
 
         guarded = self._guarded(work, request_id)
-        task = self._loop.create_task(self._turns.run(guarded, lambda: owner))
+        task = self._loop.create_task(self._turns.run(guarded, lambda: owner, self._line))
         self._tasks.add(task)
         if held:
             self._held[task] = held

@@ -12,7 +12,7 @@ import asyncio
 import types
 from collections import OrderedDict, deque
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from pulsark.dispatch.loop.run_queue import TurnShare
 from pulsark.limits import REQUESTS_SECONDS, REQUESTS_WAITING_CROWDED
@@ -26,12 +26,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_Line: TypeAlias = tuple[str, str]
+"""A client, and its connection."""
+
 _STEPS_MAX: Final = 64
 """Most waiting steps that one turn resumes."""
 _FORGOTTEN_SECONDS: Final = 60.0
 """Time after which it does not matter any more what a client's large jobs took."""
 _CLIENTS_MAX: Final = 10_000
-"""Most clients of which it is known."""
+"""Most clients and connections of which it is known."""
 _WEIGHT: Final = 0.5
 """Weight of the last turn's steps in the average."""
 
@@ -65,13 +68,15 @@ class RequestTurns:
         """Call once, as soon as the steps of few requests wait."""
         self._when_calm[go_on] = None
 
-    async def run(self, work: Coroutine[Any, Any, T], owner: Callable[[], str]) -> T:
+    async def run(
+        self, work: Coroutine[Any, Any, T], owner: Callable[[], str], connection: str = ""
+    ) -> T:
         """Run a request, and postpone those of its steps that come late in a turn.
 
         ``owner`` returns the client to which the next step counts: its role is known only after a
-        login.
+        login. ``connection`` tells its connections apart.
         """
-        token = _current.set((self, owner))
+        token = _current.set((self, owner, connection))
         try:
             return await self._steps(work, owner)
         finally:
@@ -165,8 +170,9 @@ class RequestTurns:
 class LargeJobs:
     """Runs what takes too long for the event loop in one thread, one job at a time.
 
-    The next job is one of the client whose jobs have taken least of the thread lately. So who asks
-    for the first time waits for one job, however many others wait.
+    The next job is one of the client whose jobs have taken least of the thread lately, and of its
+    connections that one whose jobs have. So who asks for the first time waits for one job, however
+    many others wait.
     """
 
     def __init__(self, runtime: Runtime, name: str = "large-jobs") -> None:
@@ -174,15 +180,15 @@ class LargeJobs:
         self._name = name
         self._worker: Worker | None = None
         self._is_busy = False
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """Jobs by client, in the order in which the clients began to wait."""
-        self._used: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """By client: seconds of the thread, and when they were counted."""
+        self._waiting: dict[_Line, deque[asyncio.Future[None]]] = {}
+        """Jobs by client and connection, in the order in which these began to wait."""
+        self._used: OrderedDict[str | _Line, tuple[float, float]] = OrderedDict()
+        """By client, and by connection: seconds of the thread, and when they were counted."""
 
     async def run(self, job: Callable[[], T]) -> T:
         """Run a job and return its result. It runs to its end even if its client leaves."""
         current = _current.get()
-        owner = "" if current is None else current[1]()
+        owner = ("", "") if current is None else (current[1](), current[2])
         if self._is_busy:
             await self._turn(owner)
         self._is_busy = True
@@ -201,7 +207,7 @@ class LargeJobs:
             self._worker.close()
             self._worker = None
 
-    async def _measured(self, worker: Worker, job: Callable[[], T], owner: str) -> T:
+    async def _measured(self, worker: Worker, job: Callable[[], T], owner: _Line) -> T:
         began = self._runtime.clock.monotonic()
         try:
             return await run_in_worker(worker, job)
@@ -212,7 +218,7 @@ class LargeJobs:
         heard(task)
         self._next()
 
-    async def _turn(self, owner: str) -> None:
+    async def _turn(self, owner: _Line) -> None:
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(owner, deque()).append(mine)
         try:
@@ -224,7 +230,7 @@ class LargeJobs:
                 self._leave(owner, mine)
             raise
 
-    def _leave(self, owner: str, mine: asyncio.Future[None]) -> None:
+    def _leave(self, owner: _Line, mine: asyncio.Future[None]) -> None:
         waiting = self._waiting.get(owner)
         if waiting is not None and mine in waiting:
             waiting.remove(mine)
@@ -235,7 +241,7 @@ class LargeJobs:
         if not self._waiting:
             self._is_busy = False
             return
-        owner = min(self._waiting, key=self._seconds_of)
+        owner = min(self._waiting, key=lambda line: (self._used_by(line[0]), self._used_by(line)))
         waiting = self._waiting[owner]
         following = waiting.popleft()
         if not waiting:
@@ -245,21 +251,22 @@ class LargeJobs:
         else:
             following.set_result(None)
 
-    def _count(self, owner: str, seconds: float) -> None:
-        used = self._seconds_of(owner) + seconds
-        self._used.pop(owner, None)
-        self._used[owner] = used, self._runtime.clock.monotonic()
+    def _count(self, owner: _Line, seconds: float) -> None:
+        for each in (owner[0], owner):
+            used = self._used_by(each) + seconds
+            self._used.pop(each, None)
+            self._used[each] = used, self._runtime.clock.monotonic()
         while len(self._used) > _CLIENTS_MAX:
             self._used.popitem(last=False)
 
-    def _seconds_of(self, owner: str) -> float:
+    def _used_by(self, who: str | _Line) -> float:
         """Return the seconds used, less what time has made good."""
-        used, since = self._used.get(owner, (0.0, 0.0))
+        used, since = self._used.get(who, (0.0, 0.0))
         passed = (self._runtime.clock.monotonic() - since) / _FORGOTTEN_SECONDS
         return used * max(1 - passed, 0.0)
 
 
-_current: ContextVar[tuple[RequestTurns, Callable[[], str]] | None] = ContextVar(
+_current: ContextVar[tuple[RequestTurns, Callable[[], str], str] | None] = ContextVar(
     "request_turns", default=None
 )
 
@@ -270,5 +277,5 @@ async def pause() -> None:
     if current is None:
         await asyncio.sleep(0)
     else:
-        turns, owner = current
+        turns, owner, _ = current
         await turns.pause(owner)

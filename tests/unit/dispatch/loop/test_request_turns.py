@@ -7,6 +7,7 @@ import gc
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -287,5 +288,12 @@ def test_large_jobs_of_who_used_least_come_first() -> None:
             await asyncio.gather(*greedy, return_exceptions=True)
             assert ended.count("greedy") == 9
             assert jobs._waiting == {}
+            ended.clear()
+            many = [
+                asyncio.create_task(turns.run(jobs.run(partial(ended.append, c)), lambda: "x", c))
+                for c in "aaabbc"
+            ]
+            await asyncio.gather(*many)
+            assert "".join(ended) == "abcaba", "one connection after the other"
 
         sim.run(main())
