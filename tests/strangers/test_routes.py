@@ -80,6 +80,7 @@ OWN = {
     "view": "cursors",
     "query": "q",
     "ident": "i",
+    "topic_id": "0" * 32,
     "nr": "0",
     "name": "n",
     "kind": "LARGEST",
