@@ -39,9 +39,10 @@ def _check(stopped: Stopped, table: KnownTable) -> Iterator[Finding]:
         for root in stopped.data.storage_roots
         if _is_there(stopped, f"{root}/{table.place}")
     ]
+    last: dict[str, int] = {}
     for directory in there:
         try:
-            attached = _attached(DeltaLog(stopped.files, directory))
+            attached = last[directory] = _attached(DeltaLog(stopped.files, directory))
             behind = table.pending or attached != table.attached
             known = None if behind else table.files
             faults = list(log_faults(stopped.files, directory, known, partial(_rows, stopped)))
@@ -58,7 +59,7 @@ def _check(stopped: Stopped, table: KnownTable) -> Iterator[Finding]:
                 "the store is older",
                 f"put the newest metadata.db back\n{restoring(stopped.data.path)}",
             )
-    yield from _behind(stopped, table, there)
+    yield from _behind(table, last)
     states = {
         name: [_state(stopped, f"{directory}/{name}", *table.files[name]) for directory in there]
         for name in sorted(table.files)
@@ -77,13 +78,9 @@ def _check(stopped: Stopped, table: KnownTable) -> Iterator[Finding]:
         yield _lost(table, lost)
 
 
-def _behind(stopped: Stopped, table: KnownTable, there: list[str]) -> Iterator[Finding]:
-    """Say where logs lack attaches that are done."""
+def _behind(table: KnownTable, last: dict[str, int]) -> Iterator[Finding]:
+    """Say where logs lack attaches that are done; ``last`` is each log's last one."""
     done = table.attached - table.pending
-    last: dict[str, int] = {}
-    for directory in there:
-        with suppress(OSError, PulsarkError):
-            last[directory] = _attached(DeltaLog(stopped.files, directory))
     lost = bool(last) and max(last.values()) < done
     for directory, attached in last.items():
         if attached < done and (attached or lost):  # 0: maybe none of the table's roots
