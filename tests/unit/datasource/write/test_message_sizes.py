@@ -40,6 +40,16 @@ def writer(
     return _TopicWriter(str(TOPIC), staging, options, columns_of(columns), values, batch)
 
 
+def check_added(made: Any, rows: pa.RecordBatch, fits: bool, error: str) -> None:
+    """Add rows: they are written if they fit, and an error otherwise."""
+    if fits:
+        made.add(rows)
+        assert made.finish().ledgers
+        return
+    with pytest.raises(DataSourceError, match=error):
+        made.add(rows)
+
+
 @pytest.mark.parametrize(
     ("row", "fits"),
     [
@@ -58,12 +68,7 @@ def test_a_row_that_is_too_large_is_an_error(
         {name: pa.array([None, row.get(name)], kind) for name, kind in kinds.items()}
     )
     made = writer(tmp_path, list(kinds))
-    if fits:
-        made.add(rows)
-        assert made.finish().ledgers
-        return
-    with pytest.raises(DataSourceError, match=rf"the 2\. of its batch.*orders takes {LIMIT} at mo"):
-        made.add(rows)
+    check_added(made, rows, fits, rf"the 2\. of its batch.*orders takes {LIMIT} at mo")
 
 
 @pytest.mark.parametrize(("text", "fits"), [("\x01" * 1600, True), ("\x01" * 1700, False)])
@@ -75,12 +80,7 @@ def test_what_grows_when_it_is_encoded_is_measured_then(
     values = TypedValues(form, TopicSchema(form.schema_for(TOPIC, None), bytes(8)))
     rows = pa.RecordBatch.from_pydict({"value": pa.array([{"a": "small"}, {"a": text}])})
     made = writer(tmp_path, ["value"], values, valueFormat="json")
-    if fits:
-        made.add(rows)
-        assert made.finish().ledgers
-        return
-    with pytest.raises(DataSourceError, match=r"the 2\. of its batch"):
-        made.add(rows)
+    check_added(made, rows, fits, r"the 2\. of its batch")
 
 
 def test_batches_stay_below_the_limit(tmp_path: Path) -> None:
