@@ -112,7 +112,8 @@ class CommandTurns:
             return
         if full:
             decoder.read_more()
-        self._intake.frame_begun(decoder.large_frame_bytes)
+        if large or decoder.large_frame_bytes:
+            self._intake.frame_begun(decoder.large_frame_bytes)
         self._intake.hold_back()
 
     def go_on_later(self) -> None:
@@ -159,7 +160,7 @@ class CommandTurns:
         Says whether something is left: then the next turn is for that, before more is read.
         """
         now, requests, connection = self._now, self._requests, self._connection
-        most = min(requests.most, len(requests) + REQUESTS_PER_TURN_MAX)
+        most = len(requests) + REQUESTS_PER_TURN_MAX
         is_left = self._began_enough = False
         try:
             if self._steps is not None and not next(self._steps, False):
@@ -176,7 +177,7 @@ class CommandTurns:
                             break
                     else:
                         carry_out(command)
-                        self._began_enough = len(requests) >= most
+                        self._began_enough = len(requests) >= min(most, requests.most)
                         if (
                             self._began_enough
                             or now() >= deadline

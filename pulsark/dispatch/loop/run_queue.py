@@ -47,25 +47,38 @@ class Lane(Enum):
 
 
 class TurnShare:
-    """Time that one kind of work may take in one turn of the event loop."""
+    """Time that one kind of work may take in one turn of the event loop.
+
+    A loop does not tell its turns apart, and a call at the end of each would wake it once more for
+    all that a client sends. So some work is free, over any number of turns. Only what comes after
+    it counts as one turn's, up to a call at that turn's end.
+    """
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._now = clock.monotonic
         self._seconds = seconds
+        self._free_until: float | None = None
+        """The end of the time for which no turn has to be known."""
         self._until: float | None = None
-        """The end of this turn's share; None before the first such work of the turn."""
+        """The end of this turn's share, once the free time is over."""
 
     def is_spent(self) -> bool:
-        """Return whether this kind of work has had its share of the current turn."""
+        """Return whether this kind of work has had its share of the current turn.
+
+        A turn gets the whole share, and a quarter more if the free time falls into it.
+        """
         now = self._now()
-        if self._until is None:
+        if self._until is not None:
+            return now >= self._until
+        if self._free_until is None:
+            self._free_until = now + self._seconds / 4
+        elif now >= self._free_until:
             self._until = now + self._seconds
             asyncio.get_running_loop().call_soon(self._end)
-            return False
-        return now >= self._until
+        return False
 
     def _end(self) -> None:
-        self._until = None
+        self._free_until = self._until = None
 
 
 class RunQueue:
@@ -75,6 +88,7 @@ class RunQueue:
         self._now = clock.monotonic
         self._waiting: deque[Callable[[], object]] = deque()
         self._postponed: dict[Lane, deque[Callable[[], object]]] = {lane: deque() for lane in Lane}
+        self._postponed_count = 0
         self._heavy_from = -math.inf
         """The end of the rest after heavy work that took more than its share of a turn."""
         self._intake = TurnShare(clock, INTAKE_SECONDS)
@@ -99,13 +113,9 @@ class RunQueue:
         """Return whether many clients wait for later turns."""
         return self._postponed_count >= CROWDED_CLIENTS
 
-    @property
-    def _postponed_count(self) -> int:
-        return sum(map(len, self._postponed.values()))
-
     def deadline(self) -> float:
         """The deadline of work that can be resumed later, such as a client's."""
-        now, others_wait = self._now(), self._waiting or any(self._postponed.values())
+        now, others_wait = self._now(), self._waiting or self._postponed_count
         return min(now + (TURN_SECONDS / 4 if others_wait else 2 * TURN_SECONDS), self._until)
 
     def call(self, work: Callable[[], object]) -> None:
@@ -123,6 +133,7 @@ class RunQueue:
             self._postponed[lane].appendleft(work)
         else:
             self._postponed[lane].append(work)
+        self._postponed_count += 1
         self._schedule()
 
     def _schedule(self) -> None:
@@ -164,9 +175,11 @@ class RunQueue:
             try:
                 self._work(self._waiting, TURN_SECONDS)
             finally:
-                self._work_off_postponed()
+                if self._postponed_count:
+                    self._work_off_postponed()
         finally:
             self._until = math.inf
+            self._postponed_count = sum(map(len, self._postponed.values()))
             # Also when one of them fails, which the loop logs: the others go on.
             self._scheduled = len(self) > 0
             if self._scheduled:

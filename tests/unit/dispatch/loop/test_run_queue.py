@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from pulsark.dispatch.loop.run_queue import RunQueue
+import pytest
+
+from pulsark.dispatch.loop.run_queue import RunQueue, TurnShare
 from pulsark.limits import TURN_SECONDS
 from tests.support.ticking_clock import TickingClock
 
@@ -95,5 +97,40 @@ def test_of_many_calls_one_that_fails_keeps_none_from_its_turn() -> None:
             await asyncio.sleep(0)
         assert done == [number for number in range(12) if number % 3]
         assert len(told) == 4
+
+    asyncio.run(run())
+
+
+def test_a_turn_gets_its_share_and_at_most_a_quarter_more() -> None:
+    async def run() -> None:
+        for before in range(0, 30, 3):
+            clock = TickingClock(0)
+            share = TurnShare(clock, 0.020)
+            for _ in range(before):  # short turns
+                clock.spent += 0.001
+                assert not share.is_spent()
+                await asyncio.sleep(0)
+            begun = clock.spent
+            while not share.is_spent():
+                clock.spent += 0.001
+            assert 0.020 <= clock.spent - begun < 0.027
+            clock.spent += 60
+            assert share.is_spent()  # until the turn ends
+            await asyncio.sleep(0)
+            assert not share.is_spent()
+
+    asyncio.run(run())
+
+
+def test_short_turns_do_not_wake_the_loop_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        loop, calls = asyncio.get_running_loop(), []
+        clock = TickingClock(0)
+        share = TurnShare(clock, 0.020)
+        with monkeypatch.context() as patched:
+            patched.setattr(loop, "call_soon", calls.append)
+            for _ in range(1000):
+                assert not share.is_spent()
+        assert calls == []
 
     asyncio.run(run())
