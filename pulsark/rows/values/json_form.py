@@ -86,6 +86,10 @@ _SPACINGS: Final = (
 """The first of equal forms counts: most messages have no characters to escape."""
 
 
+class NamedNumber(float):
+    """``Infinity``, ``-Infinity`` or ``NaN`` as JSON names it, not a number too large to hold."""
+
+
 def loaded(text: bytes, object_of: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
     """Return the document of a text in UTF-8. Raises ``ValueError`` or ``RecursionError``.
 
@@ -94,8 +98,10 @@ def loaded(text: bytes, object_of: Callable[[list[tuple[str, Any]]], Any] | None
     """
     found = str(text, "utf-8-sig", "surrogatepass")
     if len(found) <= DIGITS_MAX:
-        return json.loads(found, object_pairs_hook=object_of)
-    return json.loads(found, object_pairs_hook=object_of, parse_int=_integer)
+        return json.loads(found, object_pairs_hook=object_of, parse_constant=NamedNumber)
+    return json.loads(
+        found, object_pairs_hook=object_of, parse_constant=NamedNumber, parse_int=_integer
+    )
 
 
 def _integer(digits: str) -> int | float:

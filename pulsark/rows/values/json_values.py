@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from pulsark.rows.values.bounds import JsonBounds, repeated_width
-from pulsark.rows.values.json_form import SAMPLE, JsonForm, learn_form, loaded
+from pulsark.rows.values.json_form import SAMPLE, JsonForm, NamedNumber, learn_form, loaded
 from pulsark.rows.values.losses import UNKNOWN, WHOLE, Losses, joined_path
 from pulsark.rows.values.types import arrow_type, column_of, from_start, owners, spread, valid
 from pulsark.schemas.avro import Array, AvroType, Map, Record, Union
@@ -297,14 +297,14 @@ def _declared_reading(
     return _reading_of_list(_declared_reading(kind["elementType"], scalar, f"{path}[]"), path)
 
 
-def _reading_of_simple(kind: pa.DataType, path: str) -> _Read:
+def _reading_of_simple(kind: pa.DataType, path: str, *, is_member: bool = False) -> _Read:
+    """Return what reads values of a type; a member of a union leaves to others what is theirs."""
     if pa.types.is_boolean(kind):
         return _reading_if(path, lambda found: isinstance(found, bool))
     if pa.types.is_integer(kind):
-        end = 1 << (kind.bit_width - 1)
-        return _reading_if(path, lambda found: type(found) is int and -end <= found < end)
+        return _reading_of_integers(path, 1 << (kind.bit_width - 1), is_member)
     if pa.types.is_floating(kind):
-        return _reading_of_reals(path, _FLOAT_MAX if kind.bit_width == 32 else math.inf)
+        return _reading_of_reals(path, _FLOAT_MAX if kind.bit_width == 32 else math.inf, is_member)
     return _reading_if(path, lambda found: isinstance(found, str) and _is_unicode(found))
 
 
@@ -334,6 +334,9 @@ _Read: TypeAlias = Callable[[Any, list[str]], Any]
 
 
 _FLOAT_MAX: Final = float(np.finfo(np.float32).max)
+_EXACT_MAX: Final = 2.0**53
+"""From here on, a double may be another integer than the one that was written."""
+_NAMES: Final = ("Infinity", "-Infinity", "NaN")
 
 
 def _reading_of_record(fields: Sequence[tuple[str, _Read]], path: str, others: str | None) -> _Read:
@@ -363,7 +366,12 @@ def _reading_of_members(members: Sequence[AvroType], kind: pa.DataType, path: st
         name = member_name(number)
         if kind.get_field_index(name) >= 0:
             inside = joined_path(path, name)
-            readings.append((name, _reading(member, kind.field(name).type, inside)))
+            inner_kind = kind.field(name).type
+            if isinstance(member, Array | Map | Record | Union):
+                inner = _reading(member, inner_kind, inside)
+            else:
+                inner = _reading_of_simple(inner_kind, inside, is_member=True)
+            readings.append((name, inner))
 
     def read(found: Any, lost: list[str]) -> Any:
         for name, inner in readings:
@@ -380,9 +388,26 @@ def _reading_if(path: str, fits: Callable[[Any], bool]) -> _Read:
     return lambda found, lost: found if fits(found) else lost.append(path)
 
 
-def _reading_of_reals(path: str, most: float) -> _Read:
+def _reading_of_integers(path: str, end: int, is_strict: bool) -> _Read:
+    """Return what reads integers, also those written as ``7.0``, as Jackson does."""
+
     def read(found: Any, lost: list[str]) -> Any:
-        if isinstance(found, float) and (abs(found) <= most or math.isnan(found)):
+        if isinstance(found, float) and not is_strict:
+            found = int(found) if abs(found) < _EXACT_MAX and found.is_integer() else None
+        return found if type(found) is int and -end <= found < end else lost.append(path)
+
+    return read
+
+
+def _reading_of_reals(path: str, most: float, is_strict: bool) -> _Read:
+    """Return what reads numbers; Jackson writes those that JSON has no digits for as texts."""
+
+    def read(found: Any, lost: list[str]) -> Any:
+        if isinstance(found, str) and found in _NAMES and not is_strict:
+            return float(found)
+        if isinstance(found, NamedNumber):
+            return float(found)
+        if isinstance(found, float) and abs(found) <= most:
             return found if not math.isinf(found) else lost.append(path)
         if type(found) is int and abs(found) < 1 << 1023 and float(found) == found:
             return float(found) if abs(found) <= most else lost.append(path)
@@ -511,10 +536,10 @@ def _is_plain(values: pa.Array) -> bool:
 
 
 def _doubles(values: pa.Array) -> pa.Array:
-    """The shortest text that is the number, as Python and many others write it."""
+    """The shortest text that is the number, or its name, as Python and many others write it."""
     codes = values.view(pa.int64()).dictionary_encode()
     numbers = codes.dictionary.view(pa.float64()).to_pylist()
-    return pa.array([repr(number) for number in numbers], pa.string()).take(codes.indices)
+    return pa.array([json.dumps(number) for number in numbers], pa.string()).take(codes.indices)
 
 
 def _joined(pieces: Sequence[Any], count: int) -> pa.Array:

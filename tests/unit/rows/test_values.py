@@ -111,6 +111,47 @@ def test_json_in_the_form_of_its_client_is_not_kept_twice(form: dict[str, Any]) 
     assert all_typed(as_json(FLIGHT), *texts(*FLIGHTS, **form)) == FLIGHTS
 
 
+def test_json_numbers_without_digits_are_shown() -> None:
+    definition = record(("d", "double"), ("f", ["null", "float"]))
+    inf = math.inf
+    numbers = [{"d": inf, "f": -inf}, {"d": -inf, "f": None}, {"d": 1.5, "f": inf}]
+    assert all_typed(as_json(definition), *texts(*numbers)) == numbers
+    odd: list[bytes | None] = [
+        b'{"d": "-Infinity", "f": "Infinity"}', b'{"d": NaN, "f": "NaN"}', b'{"d": 1e999}',
+        b'{"d": "inf", "f": 1}',
+    ]  # fmt: skip
+    shown, raw = of(as_json(definition), *odd)
+    assert shown[0] == {"d": -inf, "f": inf}
+    assert all(math.isnan(number) for number in shown[1].values())
+    assert shown[2:] == [{"d": None, "f": None}, {"d": None, "f": 1.0}]
+    assert [raw[0], *raw[2:]] == [odd[0], *odd[2:]]
+
+
+def test_json_integers_with_a_point_are_shown_if_they_are_exact() -> None:
+    definition = record(("n", "int"), ("l", ["null", "long"]))
+    sent: list[bytes | None] = [
+        b'{"n": 7.0, "l": -1e3}', b'{"n": 7.5}', b'{"n": 3e9, "l": 3e9}',
+        b'{"n": 1, "l": 9007199254740993.0}',
+    ]  # fmt: skip
+    shown, raw = of(as_json(definition), *sent)
+    assert shown == [
+        {"n": 7, "l": -1000}, {"n": None, "l": None}, {"n": None, "l": 3_000_000_000},
+        {"n": 1, "l": None},
+    ]  # fmt: skip
+    assert raw == sent
+
+
+def test_json_of_a_union_is_read_by_the_member_that_it_is_of() -> None:
+    definition = record(("a", ["int", "double"]), ("b", ["double", "string"]))
+    shown = all_typed(as_json(definition), *texts({"a": 7.0, "b": "NaN"}, {"a": 7, "b": 1.5}))
+    assert [value["a"] for value in shown] == [
+        {"member0": None, "member1": 7.0}, {"member0": 7, "member1": None},
+    ]  # fmt: skip
+    assert [value["b"] for value in shown] == [
+        {"member0": None, "member1": "NaN"}, {"member0": 1.5, "member1": None},
+    ]  # fmt: skip
+
+
 def test_json_without_its_nulls() -> None:
     def without(value: Any) -> Any:
         if not isinstance(value, dict):
