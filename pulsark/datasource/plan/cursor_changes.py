@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pulsark.datasource.options.errors import OptionError
+from pulsark.errors import ClientError
 from pulsark.wire.message_id import MessageId
 from pulsark.wire.position import EARLIEST, LATEST
 from pulsark.wire.topic_name import TopicName
@@ -89,11 +90,27 @@ def _target(row: Mapping[str, Any], topic: str | None) -> tuple[str, str]:
     if not name or not subscription:
         missing = "subscription" if name else "topic"
         raise OptionError(f"column '{missing}' is empty in a row written to the view cursors")
-    parsed = TopicName.parse(name)
-    partition = row.get("partition")
-    if partition is not None and partition >= 0:
-        parsed = parsed.with_partition(partition)
-    return str(parsed), subscription
+    partition = _partition(row)
+    try:
+        parsed = TopicName.parse(name)
+        return str(parsed.with_partition(partition) if partition >= 0 else parsed), subscription
+    except (ClientError, ValueError) as error:
+        raise OptionError(f"columns 'topic' and 'partition': {error}") from None
+
+
+def _partition(row: Mapping[str, Any]) -> int:
+    """Return the partition that a row names, in its column or in its message id; -1 if none."""
+    found = row.get("partition")
+    partition = -1 if found is None else found
+    try:
+        named = MessageId.parse(row.get("message_id") or "").partition
+    except ValueError:
+        return partition
+    if -1 < named != partition > -1:
+        raise OptionError(
+            f"column 'partition' is {partition}, and column 'message_id' names partition {named}"
+        )
+    return max(partition, named)
 
 
 def _acks(whose: tuple[str, str], acks: list[dict[str, int]]) -> SubscriptionChange:

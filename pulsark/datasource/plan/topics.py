@@ -187,9 +187,9 @@ def topic_names(written: Iterable[str]) -> list[TopicName]:
         try:
             name = TopicName.parse(text)
         except ClientError as error:
-            raise OptionError(f"option 'topics': {error}") from None
+            raise OptionError(f"topic '{text}': {error}") from None
         if not name.is_persistent:
-            raise OptionError(f"option 'topics': {name} stores nothing that could be read")
+            raise OptionError(f"topic '{text}': {name} stores nothing that could be read")
         names.append(name)
     return list(dict.fromkeys(names))
 

@@ -65,6 +65,17 @@ def test_acknowledgements_go_together_as_long_as_they_are_of_one_subscription() 
     assert [c.topic for c in found[3:]] == [T, f"{T}-partition-0", f"{T}-partition-0"]
 
 
+def test_a_message_id_of_a_partition_names_the_partition() -> None:
+    rows = [
+        row("ack", message_id="3:4:1:-1"),
+        row("seek", message_id="3:4:1:2", partition=1),
+        row("seek", message_id="3:4:1:2", topic="t-partition-1"),
+        row("delete", partition=2),
+    ]
+    found = [change.topic for change in changes(rows, None)]
+    assert found == [f"{T}-partition-1"] * 3 + [f"{T}-partition-2"]
+
+
 def test_the_option_names_the_topic_of_rows_without_one() -> None:
     (change,) = changes([{"subscription": "s", "action": "delete"}], "t")
     assert change.topic == T
@@ -73,6 +84,8 @@ def test_the_option_names_the_topic_of_rows_without_one() -> None:
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
+        (row("delete", topic="a/b"), "columns 'topic' and 'partition': "),
+        (row("ack", message_id="3:4:1:-1", partition=0), "is 0, and column 'message_id' names"),
         (row("reset"), "column 'action' is 'reset'; it is one of seek, ack"),
         (row("seek"), "column 'message_id' or timestamp is empty"),
         (row("ack", message_id="earliest"), "'earliest' is not a message id like ledger:entry"),
