@@ -14,7 +14,7 @@ export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 # Tests start a thousand processes, and each would compile all sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test strangers lint lint-types lint-sources check format sim planted chaos chaos-long bench docs-test test-clients test-suite proto lock clean
+.PHONY: help setup demo test strangers lint lint-types lint-sources check format sim planted mutants chaos chaos-long bench docs-test test-clients test-suite proto lock clean
 
 help: ## what each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -66,6 +66,9 @@ sim: $(STAMP) ## crash the storage at every disk step, and a broker at random (S
 
 planted: $(STAMP) ## plant each known bug in a copy of the sources, and see which tests notice
 	$(BIN)/python -m tests.sim.planted $(PLANTED_ARGS)
+
+mutants: $(STAMP) .cache/jars.ok ## change the code of rooms at random, and see whether their tests notice (ROOM=, COUNT=60, SEED=)
+	$(BIN)/python -m tests.mutants $(ROOM) --count $(or $(COUNT),60) $(if $(SEED),--seed $(SEED)) $(MUTANTS_ARGS)
 
 chaos: $(STAMP) .cache/jars.ok ## faults of brokers, bookies, ZooKeeper and stores, hostile clients, simulation, in about HOURS= (1)
 	$(BIN)/python -m tests.chaos --hours $(HOURS) $(PYTEST_ARGS)

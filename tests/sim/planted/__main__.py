@@ -8,24 +8,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.sim.deep import EVERYWHERE
 from tests.sim.planted.bugs import ROOT, PlantedBug, load
+from tests.support.changed_copy import FAILED, copy_sources, run_tests
 
 CAUGHT_PART = 0.95
 STRONG_PART = 0.80
 TIMEOUT_SECONDS = 600
-FAILED = 1
-"""pytest's exit code for tests that failed; others say that it could not run them."""
 
 
 class Outcome(NamedTuple):
@@ -65,46 +60,18 @@ def _try(bug: PlantedBug) -> Outcome:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pulsark-planted-") as folder:
         root = Path(folder)
-        for name in ("pulsark", "pyspark_pulsark", "tests", "jobs", "docs", "benchmarks"):
-            shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", root)
-        if (ROOT / ".cache").exists():  # programs without which some tests are skipped
-            (root / ".cache").symlink_to(ROOT / ".cache")
+        copy_sources(ROOT, root)
         bug.plant(root)
         notes = []
         for by, tests in (("strong", bug.strong), ("other", bug.other)):
             if not tests:
                 continue
-            code = _run(root, tests)
+            code = run_tests(root, tests, TIMEOUT_SECONDS)
             if code == FAILED:
                 return Outcome(bug, by, time.monotonic() - begun)
             if code != 0:
                 notes.append(f"pytest ended with {code}")
     return Outcome(bug, "", time.monotonic() - begun, "; ".join(notes))
-
-
-def _run(root: Path, tests: Sequence[str]) -> int:
-    """pytest's exit code; a run that hangs has failed."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-m",
-        "not chaos",
-        "-p",
-        "no:cacheprovider",
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(root), EVERYWHERE: "1"}
-    try:
-        done = subprocess.run(
-            [*command, *tests], cwd=root, env=environment,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=TIMEOUT_SECONDS,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return FAILED
-    return done.returncode
 
 
 if __name__ == "__main__":
