@@ -91,7 +91,9 @@ def message_sizes(messages: pa.RecordBatch, *, names_in_values: bool = False) ->
                 pc.fill_null(pc.binary_length(properties.items), 0),
             )
             before = np.concatenate(([0], np.cumsum(items.to_numpy().astype(np.int64) + 6)))
-            sizes += before[ends[1:]] - before[ends[:-1]]
+            # Null rows may have anything behind them.
+            present = pc.is_valid(properties).to_numpy(False)
+            sizes += np.where(present, before[ends[1:]] - before[ends[:-1]], 0)
     return sizes
 
 

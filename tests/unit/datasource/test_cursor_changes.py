@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -113,3 +116,23 @@ def test_what_is_wrong_is_named(columns: dict[str, Any], problem: str) -> None:
 def test_columns_are_checked(types: dict[str, str], topic: str | None, problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
         check_columns(types, topic)
+
+
+@pytest.fixture(params=["America/New_York", "Asia/Kolkata", "UTC"])
+def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ZoneInfo]:
+    """The zone of the process, which Spark's session has, too."""
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield ZoneInfo(request.param)
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_a_time_without_a_zone_is_in_that_of_the_session(zone: ZoneInfo) -> None:
+    for month in (1, 7):
+        local = datetime(2026, month, 31, 9, 30)
+        expected = round(local.replace(tzinfo=zone).timestamp() * 1000)
+        (change,) = changes([row("seek", timestamp=local)], None)
+        assert change.path == f"/resetcursor/{expected}"
+        (change,) = changes([row("restore", timestamp=local.replace(tzinfo=UTC))], None)
+        assert change.path == f"/restore/{round(local.replace(tzinfo=UTC).timestamp() * 1000)}"

@@ -18,11 +18,15 @@ from pulsark.datasource.plan.plan import (
     Split,
     check_available,
     comes_after,
+    consecutive,
     cut,
     cut_at_least,
+    cut_rows,
+    group,
     range_of,
     within_bytes,
 )
+from pulsark.datasource.read.following import acknowledged_through, read_through
 from pulsark.wire.message_id import MessageId
 
 
@@ -75,6 +79,93 @@ def test_cutting_loses_and_repeats_nothing(lists: Any, wanted: int, at_least: bo
     if at_least:
         total = sum(item.entries for item in ranges)
         assert len(splits) >= min(wanted, total)
+
+
+Place = tuple[int, int, int]
+"""A message: its ledger, its entry, and its index in the batch; -1 if it is alone."""
+
+
+def messages_of(split: Split, batches: dict[tuple[int, int], int]) -> list[Place]:
+    """The messages that a reader makes of a split; ``batches`` has the sizes of entries."""
+    found: list[Place] = []
+    entries = entries_of(split)
+    for at in entries:
+        first = split.skip_through + 1 if at == entries[0] else 0
+        size = batches[at]
+        last = size - 1 if at != entries[-1] or split.stop_after < 0 else split.stop_after
+        found += [(*at, index) for index in range(first, last + 1)] if size else [(*at, -1)]
+    return found
+
+
+@st.composite
+def message_ranges(draw: st.DrawFn) -> tuple[PartitionState, dict[tuple[int, int], int], Any, Any]:
+    """Ledgers of few entries, so that several often end at the same one, and two places."""
+    sizes = draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
+    held = state(*((3 * number, n, SMALL_BYTES) for number, n in enumerate(sizes)))
+    batches = {at: draw(st.sampled_from([0, 1, 2, 3])) for at in everything(held)}
+    places = [
+        MessageId(*at, batch_index=index)
+        for at, size in batches.items()
+        for index in (-1, *range(size))
+    ]
+    ends = st.sampled_from([held.earliest(), *places])
+    return held, batches, draw(ends), draw(ends)
+
+
+def is_read(message: Place, place: MessageId) -> bool:
+    """Whether reading up to a place has read a message."""
+    if message[:2] != place.position:
+        return message[:2] < place.position
+    return place.batch_index < 0 or message[2] <= place.batch_index
+
+
+@given(message_ranges(), st.integers(1, 12), st.data())
+def test_each_message_between_two_places_is_in_one_split(
+    given_range: Any, wanted: int, data: st.DataObject
+) -> None:
+    held, batches, after, through = given_range
+    every = [
+        (*at, index) for at, size in batches.items() for index in (range(size) if size else (-1,))
+    ]
+    expected = [each for each in every if is_read(each, through) and not is_read(each, after)]
+    item = range_of(held, after, through)
+    splits = [] if item is None else cut_at_least([item], wanted)
+    assert [each for split in splits for each in messages_of(split, batches)] == expected
+    if item is None:
+        return
+    grouped = [split for some in group(splits, data.draw(st.integers(1, 5))) for split in some]
+    assert grouped == splits
+    by_rows = cut_rows([item], lambda split: len(messages_of(split, batches)), 2)
+    assert [each for split in by_rows for each in messages_of(split, batches)] == expected
+    # Some spans of it, with gaps: each message of theirs, and nothing else.
+    kept = [span for span in item.spans if data.draw(st.booleans())]
+    parts = [
+        span.part(
+            first := data.draw(st.integers(span.first, span.last)),
+            data.draw(st.integers(first, span.last)),
+        )
+        for span in kept
+    ]
+    of_parts = {(span.ledger_id, e) for span in parts for e in range(span.first, span.last + 1)}
+    assert [each for split in consecutive(item, parts) for each in messages_of(split, batches)] == [
+        each for each in expected if each[:2] in of_parts
+    ]
+
+
+@given(message_ranges())
+def test_the_place_that_may_be_acknowledged_has_no_unread_message_before_it(
+    given_range: Any,
+) -> None:
+    _, batches, read, _ = given_range
+    place = read_through(read)
+    for at, size in batches.items():
+        whole = all(is_read((*at, i), read) for i in (range(size) if size else (-1,)))
+        if at <= place.position:
+            assert whole
+        elif at[0] == read.ledger_id and at > place.position and read.batch_index < 0:
+            assert not whole
+    acknowledged = acknowledged_through(read)
+    assert acknowledged == (place if place.entry_id >= 0 else None)
 
 
 def test_batch_indexes_go_to_the_outer_splits_only() -> None:
