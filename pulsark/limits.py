@@ -423,7 +423,8 @@ SCHEMA_VERSIONS_MAX = 1000
 """Most versions of one topic's schema; a transitive strategy compares with all of them."""
 
 SCHEMA_VERSIONS_BYTES_MAX = 16 << 20
-"""Total size of the definitions of one topic's schema, all versions together."""
+"""Total size of one topic's schema in bytes: definitions and properties of all versions together,
+also of those before a deletion."""
 
 VALUE_TYPE_BYTES_MAX = 64 * 1024
 """Largest type of a table's column ``value``, as JSON: some hundred fields. The table

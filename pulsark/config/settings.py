@@ -222,7 +222,10 @@ class Settings(PolicySettings):
         0, "count", "Most partitions a topic may have; 0: no limit but the built-in one", ge=0
     )
     maxTopicsPerNamespace: int = setting(
-        0, "count", "Most topics of a namespace, each partition counts; 0: no limit", ge=0
+        0,
+        "count",
+        "Most topics of a namespace, each partition counts, and most with a schema; 0: no limit",
+        ge=0,
     )
     allowAutoSubscriptionCreation: bool = setting(
         True, "", "A subscription is created when a consumer first uses it"

@@ -33,6 +33,7 @@ from pulsark.dispatch.loop.request_turns import LargeJobs, RequestTurns
 from pulsark.dispatch.loop.run_queue import RunQueue
 from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.dispatch.output_buffer import OutputBuffer
+from pulsark.dispatch.policies.policies import max_topics
 from pulsark.dispatch.policies.schemas import Schemas
 from pulsark.dispatch.producer.producer_names import ProducerNames
 from pulsark.dispatch.publish_buffer import PublishBuffer
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
     from pulsark.security.logins import Logins
     from pulsark.storage.ledger.manager import LedgerManager
     from pulsark.storage.table.tables import Tables
+    from pulsark.wire.topic_name import TopicName
 
 
 PROBLEMS_SHOWN = 20
@@ -147,7 +149,7 @@ class Broker:
         self.isolation = IsolationSource(metadata, self.resources.isolation, settings.clusterName)
         self.anti_affinity = AntiAffinityGroups(metadata, self.resources.namespaces, self.owners)
         self.candidates = Candidates(self.registry, self.isolation, self.anti_affinity)
-        self.schemas = Schemas(metadata, runtime, self.run_queue)
+        self.schemas = Schemas(metadata, runtime, self.run_queue, self._most_topics)
         self.schema_admission = SchemaAdmission(self.schemas, settings)
         self.ownership = Ownership(metadata, self.resources, runtime, self.registry, self.isolation)
         self.assigned_bundles = AssignedBundles(metadata, self.ownership, self.registry)
@@ -280,6 +282,9 @@ class Broker:
         self.publish_rates.tell(self.audit.throttled)
         if self.logins is not None:
             self.logins.tell(self.audit)
+
+    async def _most_topics(self, name: TopicName) -> int:
+        return max_topics(self.settings, (await self.ownership.namespace(name)).policies)
 
     def _make_topics(self) -> None:
         """The parts that know topics, from those that look them up to those that delete them."""

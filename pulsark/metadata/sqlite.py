@@ -3,7 +3,8 @@
 Reads run on the event loop, and take a few microseconds from the page cache. Writes run in a
 worker, so the loop never waits for the disk. Writes that are requested during a transaction share
 the next one and its sync. SQLite uses a write-ahead log with ``synchronous=FULL``: a write that
-returned survives a power cut. ``sqlite_shared`` is the store of several processes on one file.
+returned survives a power cut. ``sqlite_tidying`` keeps the files small. ``sqlite_shared`` is the
+store of several processes on one file.
 
 A node is a row ``(parent, name)``. Parents have rows without a value, so the children of a path are
 one range of the primary key. A checksum covers a value, its path and its version. The caller holds
@@ -26,6 +27,7 @@ from pulsark.metadata.history import NONCE_BITS
 from pulsark.metadata.session import Session
 from pulsark.metadata.single_writes import SingleWrites
 from pulsark.metadata.sqlite_file import (
+    BUSY_MILLISECONDS,
     cannot_open,
     connect,
     empty_log,
@@ -34,6 +36,7 @@ from pulsark.metadata.sqlite_file import (
     write_history,
 )
 from pulsark.metadata.sqlite_sessions import check_alone
+from pulsark.metadata.sqlite_tidying import STEP_SECONDS, TIDY_SECONDS, tidy
 from pulsark.metadata.sqlite_writes import (
     GET,
     Operation,
@@ -101,6 +104,8 @@ class SqliteMetadataStore(SingleWrites):
         """The timer that checks for overdue writes."""
         self._timeout_seconds = timeout_seconds
         self._closed = False
+        self._tidying: asyncio.TimerHandle | None = None
+        self._tidy_in(TIDY_SECONDS)
 
     @classmethod
     async def open(
@@ -219,6 +224,8 @@ class SqliteMetadataStore(SingleWrites):
         finally:
             if self._look is not None:
                 self._look.cancel()
+            if self._tidying is not None:
+                self._tidying.cancel()
             self.session.end()
             self._reader.close()
             await run_in_worker(self._worker, self._close_writer)
@@ -274,6 +281,7 @@ class SqliteMetadataStore(SingleWrites):
         requests, self._writing = self._writing, []
         if results is not None:
             self._committed(results)
+            self._tidy_in(TIDY_SECONDS)
         for index, request in enumerate(requests):
             if results is None:
                 outcome = error or OutcomeUnknownError("the metadata store failed")
@@ -296,6 +304,22 @@ class SqliteMetadataStore(SingleWrites):
 
     def _transact(self, operations: list[Operation]) -> list[Any]:
         return transaction(self._writer, operations)
+
+    def _tidy_in(self, seconds: float) -> None:
+        """Tidy the files after this time, unless that is to happen already."""
+        if self._tidying is None and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._tidying = loop.call_later(seconds, self._worker.submit, self._tidy, self._tidied)
+
+    def _tidy(self) -> bool:
+        return tidy(self._writer, BUSY_MILLISECONDS)
+
+    def _tidied(self, done: bool | None, error: BaseException | None) -> None:
+        self._tidying = None
+        if error is not None:  # the disk is full, for example
+            self._tidy_in(TIDY_SECONDS)
+        elif not done:
+            self._tidy_in(STEP_SECONDS)
 
     def _end(self, connection: sqlite3.Connection) -> None:
         end_sessions(connection)

@@ -17,6 +17,7 @@ import google_crc32c
 from pulsark.errors import MetadataError, MetadataRefusedError
 from pulsark.limits import METADATA_CHECK_SECONDS, METADATA_WAL_CHECK_BYTES_MAX
 from pulsark.metadata.history import History, StoreStart
+from pulsark.metadata.sqlite_tidying import let_shrink
 from pulsark.metadata.wal import first_loss
 from pulsark.private_files import create_secret
 from pulsark.runtime import OsDisk
@@ -92,9 +93,10 @@ def checksum(parent: str, name: str, value: bytes, version: int, ephemeral: int)
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """A connection without implicit transactions."""
+    """A connection without implicit transactions, which overwrites what it deletes."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     connection.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
+    connection.execute("PRAGMA secure_delete = ON")
     return connection
 
 
@@ -111,10 +113,12 @@ def open_file(path: str, identity: str, clock: Clock, *, accept_loss: bool) -> s
     try:
         create_secret(path)
         connection = connect(path)
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file, before its log
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         _prepare(connection, path, identity)
         _check(connection, path, clock)
+        let_shrink(connection, path)
         empty_log(connection)
     except BaseException as e:
         if connection is not None:

@@ -142,6 +142,10 @@ class SharedSqliteMetadataStore(SqliteMetadataStore):
                 before=partial(check_lives, session=self._session),
             )
 
+    def _tidy(self) -> bool:
+        with holding(self._writing_lock):
+            return super()._tidy()
+
     def _committed(self, results: list[Any]) -> None:
         self._note_position(*results.pop())
         self._tell_mark()

@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 FEW_MESSAGES = 64
 """Fewer messages of batches are read one by one: numpy has a price for each call."""
 
+LONG_METADATA_BYTES: Final = 1024
+"""Metadata of an entry that is longer counts to the size of its rows, with its copies."""
+
 _ALL: Final = 2**31
 
 
@@ -64,7 +67,7 @@ class RowBuilder:
     """Collects the messages of entries of one topic partition; not for several threads.
 
     ``finish`` gives the rows added since the last ``finish``, in the order of ``add``. ``rows``
-    and ``size`` (bytes of values) tell when it is time for it.
+    and ``size`` (bytes of values, and of long metadata) tell when it is time for it.
     """
 
     def __init__(
@@ -167,6 +170,8 @@ class RowBuilder:
         meta: bytes | None,
         limits: tuple[int, int],
     ) -> None:
+        if meta is not None and len(meta) > LONG_METADATA_BYTES:
+            self.size += len(meta)
         self._entries.append(entry)
         self._ledger_ids.append(ledger_id)
         self._entry_ids.append(entry_id)
@@ -181,9 +186,12 @@ class RowBuilder:
         elif head.marker:
             self._add_empty(number, head, entry)
         elif head.batched and not _opaque(head.metadata):
-            if head.messages > ROW_BATCH_MESSAGES_MAX:
+            copied = _copied_bytes(head)
+            if head.messages > ROW_BATCH_MESSAGES_MAX or copied > ROW_PAYLOAD_BYTES_MAX:
                 self._add_damaged(number)
                 return
+            if copied > LONG_METADATA_BYTES * head.messages:
+                self.size += copied
             try:
                 payload = _uncompressed(head, entry)
                 self.rows += self._batches.add(number, head, payload, *self._limits[number])
@@ -213,7 +221,7 @@ class RowBuilder:
         self.size += len(raw)
 
     def _add_damaged(self, number: int) -> None:
-        """A row for a batch that cannot be taken apart, or has too many messages."""
+        """A row for a batch that cannot be taken apart, or would be too large then."""
         head = self._heads[number]
         if head is not None and self._limits[number][0] < 0:
             raw = self._entries[number][head.payload_offset :]
@@ -482,6 +490,13 @@ def _head(entry: bytes) -> EntryHeader | None:
 def _opaque(metadata: pb.MessageMetadata) -> bool:
     """Whether the payload cannot be read by itself: encrypted, or a chunk of a message."""
     return bool(metadata.encryption_keys) or metadata.num_chunks_from_msg > 1
+
+
+def _copied_bytes(head: EntryHeader) -> int:
+    """Bytes of the metadata of a batch that each of its rows gets."""
+    metadata = head.metadata
+    texts = (metadata.producer_name, metadata.schema_version, metadata.replicated_from)
+    return head.messages * sum(map(len, texts))
 
 
 def _uncompressed(head: EntryHeader, entry: bytes) -> bytes:

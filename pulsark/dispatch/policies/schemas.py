@@ -27,7 +27,8 @@ from pulsark.limits import (
     SCHEMA_VERSIONS_BYTES_MAX,
     SCHEMA_VERSIONS_MAX,
 )
-from pulsark.metadata.paths import schemas_path
+from pulsark.metadata.paths import namespace_schemas_path, schemas_path
+from pulsark.metadata.resources import is_system_topic
 from pulsark.metadata.store import ABSENT, MetadataStore
 from pulsark.schemas.definition import IncompatibleSchemaError, SchemaData, SchemaType
 from pulsark.schemas.strategies import SchemaCompatibilityStrategy, relevant
@@ -35,7 +36,7 @@ from pulsark.security.effects import Changed, report
 from pulsark.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from pulsark.dispatch.loop.run_queue import RunQueue
     from pulsark.runtime import Runtime
@@ -59,7 +60,10 @@ class StoredSchema:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A line of the list; a deletion has no definition. ``size`` is the definition's, in bytes."""
+    """A line of the list; a deletion has no definition. ``size`` is what the rest takes, in bytes.
+
+    Lines of earlier releases do not count the properties.
+    """
 
     type: SchemaType
     fingerprint: str
@@ -97,11 +101,11 @@ class _Versions:
                 f"The topic's schema has {SCHEMA_VERSIONS_MAX} versions, the most allowed; "
                 "delete it with force=true to begin anew"
             )
-        size += sum(self.listed[number].size for number in self.live)
+        size += sum(line.size for line in self.listed)  # a deletion keeps those before it
         if size > SCHEMA_VERSIONS_BYTES_MAX:
             raise IncompatibleSchemaError(
                 f"All versions of the topic's schema would have {size} bytes; at most "
-                f"{SCHEMA_VERSIONS_BYTES_MAX} are allowed. Delete it to begin anew"
+                f"{SCHEMA_VERSIONS_BYTES_MAX} are allowed. Delete it with force=true to begin anew"
             )
 
 
@@ -112,7 +116,15 @@ class _ErasedError(ClientError):
 class Schemas:
     """Reads, compares and registers schemas. All raise ``ClientError`` for what clients cause."""
 
-    def __init__(self, metadata: MetadataStore, runtime: Runtime, run_queue: RunQueue) -> None:
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        runtime: Runtime,
+        run_queue: RunQueue,
+        most_topics: Callable[[TopicName], Awaitable[int]] | None = None,
+    ) -> None:
+        """``most_topics`` returns how many topics a topic's namespace may have; 0: no limit."""
+        self._most_topics = most_topics
         self._metadata = metadata
         self._runtime = runtime
         self._run_queue = run_queue
@@ -190,10 +202,29 @@ class Schemas:
                 raise IncompatibleSchemaError(
                     "Schema not found and schema auto updating is disabled."
                 )
-            versions.check_room(len(schema.data))
+            versions.check_room(_size(schema))
+            if versions.stored == ABSENT:
+                await self._check_topics(topic)
             with suppress(BadVersionError, _ErasedError):  # others were quicker: look again
                 await self._compare(topic, versions, parsed, strategy)
                 return await self._add(topic, versions, schema, parsed)
+
+    async def _check_topics(self, topic: TopicName) -> None:
+        """Raise ``IncompatibleSchemaError`` if no further topic of a namespace may have a schema.
+
+        A schema may come before its topic, so the limit of topics alone would not bound them.
+        """
+        if self._most_topics is None or is_system_topic(str(topic)):
+            return
+        most = await self._most_topics(topic)
+        if most <= 0:
+            return
+        named = await self._metadata.children(namespace_schemas_path(topic.namespace_name))
+        if len(named) >= most:
+            raise IncompatibleSchemaError(
+                f"{most} topics of {topic.namespace_name} have schemas, and it may have as many "
+                "topics: raise maxTopicsPerNamespace, or delete a schema with force=true"
+            )
 
     async def _find(self, topic: TopicName, versions: _Versions, parsed: Parsed) -> int | None:
         """Return the live version that reads the same payloads in the same way, or None."""
@@ -218,7 +249,7 @@ class Schemas:
         }
         await self._metadata.put(path, json.dumps(record, ensure_ascii=False).encode(), ABSENT)
         line = _Version(
-            schema.type, parsed.fingerprint, name, len(schema.data), self._runtime.clock.now_ms()
+            schema.type, parsed.fingerprint, name, _size(schema), self._runtime.clock.now_ms()
         )
         try:
             added = await self._append(topic, versions, line)
@@ -336,6 +367,11 @@ def _settle(done: asyncio.Future[T], job: Callable[[], T]) -> None:
         done.set_exception(error)
     finally:
         del done
+
+
+def _size(schema: SchemaData) -> int:
+    texts = (text for pair in schema.properties.items() for text in pair)
+    return len(schema.data) + sum(len(text.encode()) for text in texts)
 
 
 def _line(record: dict[str, Any]) -> _Version:

@@ -211,6 +211,8 @@ class Erasure:
     async def finish(self, base: TopicName, vacuum_hours: float | None) -> Leftovers:
         """Get rid of what is not part of the topic any more: caches, journal segments, old files.
 
+        The embedded metadata store forgets by itself the keys that its table records had.
+
         ``vacuum_hours`` is for how long readers of older versions are spared, by default as long as
         ``tableVacuumRetentionHours`` says.
         """

@@ -22,6 +22,7 @@ from pulsark.limits import (
 )
 from pulsark.metadata.changes import Change
 from pulsark.metadata.memory import MemoryMetadataStore
+from pulsark.metadata.resources import AUDIT_TOPIC
 from pulsark.metadata.store import Versioned
 from pulsark.schemas.definition import IncompatibleSchemaError, SchemaData, SchemaType
 from pulsark.schemas.parsed import Parsed, parse
@@ -220,11 +221,46 @@ async def test_versions_are_limited_in_number_and_size(registry_: Fixture) -> No
             await registry_.register("a", "b", "c")
         assert await registry_.register("a") == 0
         patch.setattr(registry, "SCHEMA_VERSIONS_MAX", 9)
-        used = len(version("a").data) + len(version("a", "b").data)
-        patch.setattr(registry, "SCHEMA_VERSIONS_BYTES_MAX", used + len(version("c").data))
+        used = sum(len(each.data) for each in (version("a"), version("a", "b"), version("c")))
+        properties = 3 * len("oft")
+        patch.setattr(registry, "SCHEMA_VERSIONS_BYTES_MAX", used + properties)
         with pytest.raises(IncompatibleSchemaError, match="All versions of the topic's schema"):
             await registry_.register("a", "b", "c")
         assert await registry_.register("c") == 2
+
+
+@simulated
+async def test_properties_and_versions_before_a_deletion_take_room_too(registry_: Fixture) -> None:
+    def with_note(name: str, note: str) -> SchemaData:
+        return replace(version(name), properties={"note": note})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "SCHEMA_VERSIONS_BYTES_MAX", 1000)
+        with pytest.raises(IncompatibleSchemaError, match=r"at most 1000 .*force=true"):
+            await registry_.schemas.register(NAME, with_note("a", "x" * 1000), S.ALWAYS_COMPATIBLE)
+        await registry_.schemas.register(NAME, with_note("a", "x" * 700), S.ALWAYS_COMPATIBLE)
+        await registry_.schemas.delete(NAME)
+        with pytest.raises(IncompatibleSchemaError, match="All versions of the topic's schema"):
+            await registry_.schemas.register(NAME, with_note("b", "x" * 300), S.ALWAYS_COMPATIBLE)
+        await registry_.schemas.erase(NAME)
+        await registry_.schemas.register(NAME, with_note("b", "x" * 300), S.ALWAYS_COMPATIBLE)
+
+
+@simulated
+async def test_as_many_topics_have_schemas_as_the_namespace_may_have_topics(
+    registry_: Fixture,
+) -> None:
+    async def two(_: TopicName) -> int:
+        return 2
+
+    schemas = Schemas(registry_.metadata, registry_.runtime, RunQueue(registry_.runtime.clock), two)
+    for name in ("one", "other", AUDIT_TOPIC, "public/elsewhere/third"):
+        await schemas.register(TopicName.parse(name), version("a"), S.FULL)
+    with pytest.raises(IncompatibleSchemaError, match=r"raise maxTopicsPerNamespace.*force=true"):
+        await schemas.register(TopicName.parse("third"), version("a"), S.FULL)
+    assert await schemas.register(TopicName.parse("one"), version("a", "b"), S.FULL) == 1
+    await schemas.erase(TopicName.parse("one"))
+    await schemas.register(TopicName.parse("third"), version("a"), S.FULL)
 
 
 @simulated
