@@ -1,0 +1,95 @@
+"""What happens during an await is the test's choice: calls stop on their way in, or out.
+
+``at_each_await`` runs an operation once for each place at which it can stop, makes a change there,
+lets it go on, and looks at the outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+SETTLE_TURNS = 200
+"""Turns of the loop in which everything that has no timer comes to rest."""
+
+
+class Gate:
+    """Stops the call that passes as number ``at``. Each call passes twice: before and after."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+        self._passed = 0
+        self._open = asyncio.Event()
+        self.reached = asyncio.Event()
+
+    async def passes(self) -> None:
+        """Stop here, if it is the place."""
+        number, self._passed = self._passed, self._passed + 1
+        if number == self._at:
+            self.reached.set()
+            await self._open.wait()
+
+    def open(self) -> None:
+        """Let the call that has stopped go on, and all that come."""
+        self._open.set()
+
+
+class Gated(Generic[T]):
+    """Any store, bookie, file or reader whose coroutines pass a gate."""
+
+    def __init__(self, inner: T, gate: Gate) -> None:
+        self._inner = inner
+        self._gate = gate
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not inspect.iscoroutinefunction(found):
+            return found
+
+        async def call(*arguments: Any, **named: Any) -> Any:
+            await self._gate.passes()
+            answer = await found(*arguments, **named)
+            await self._gate.passes()
+            return answer
+
+        return call
+
+
+async def settle() -> None:
+    """Let everything that was set in motion come to rest."""
+    for _ in range(SETTLE_TURNS):
+        await asyncio.sleep(0)
+
+
+async def at_each_await(
+    make: Callable[[Gate], Awaitable[T]],
+    operation: Callable[[T], Awaitable[object]],
+    change: Callable[[T], Awaitable[object]],
+    check: Callable[[T, str], Awaitable[None]],
+) -> int:
+    """Return how many places there were. ``check`` gets a text that says where it was.
+
+    An operation may fail because of the change; what it leaves behind has to be right.
+    """
+    place = 0
+    while True:
+        gate = Gate(place)
+        stage = await make(gate)
+        running = asyncio.ensure_future(operation(stage))
+        reaching = asyncio.ensure_future(gate.reached.wait())
+        await asyncio.wait([running, reaching], return_when=asyncio.FIRST_COMPLETED)
+        reaching.cancel()
+        if not gate.reached.is_set():
+            await running
+            return place
+        await change(stage)
+        await settle()
+        gate.open()
+        await asyncio.wait([running])
+        await settle()
+        await check(stage, f"at await {place}")
+        place += 1
