@@ -32,6 +32,7 @@ RARE = {
     "/loadbalance/moved",
     "/managed-ledger-runs/<topic id>/<first ledger>-<last ledger>",
     "/removed-ledgers/<id>",
+    "/sealed-apart/<topic>",
     "/secrets/broker-calls",
 }
 """What faults, years, several brokers and clusters bring; their formats have tests of their own."""
