@@ -119,11 +119,15 @@ class AvroField:
     has_default: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Record(Named):
     """Fields by name, in order. They are filled in while parsing: a field may hold the record."""
 
     fields: dict[str, AvroField] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Return the name alone: fields that share their types would be shown times two a level."""
+        return f"Record({self.name!r})"
 
     def __str__(self) -> str:
         return f"record {self.name}"

@@ -247,12 +247,16 @@ class _Calls(Iterator[object]):
 
 
 def _name(work: Callable[[], object]) -> str:
-    if isinstance(work, partial):  # of ``take_steps``
-        return _name_of(work.args[0])
+    """Return what people call it. What it holds is not shown: that may be a client's, and large."""
+    if isinstance(work, partial):
+        steps = work.args[0] if work.func.__name__ == RunQueue.take_steps.__name__ else work.func
+        return _name_of(steps)
     owner = getattr(work, "__self__", None)
-    name = getattr(work, "__qualname__", repr(work))
-    return name if owner is None else f"{name} of {owner}"
+    if owner is None:
+        return _name_of(work)
+    has_name = getattr(type(owner), "__str__", None) is not object.__str__
+    return f"{_name_of(work)} of {owner if has_name else type(owner).__qualname__}"
 
 
 def _name_of(steps: object) -> str:
-    return str(getattr(steps, "__qualname__", steps))
+    return str(getattr(steps, "__qualname__", None) or type(steps).__qualname__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -194,12 +195,9 @@ def _maybe_rounded(found: pa.Array) -> Bools:
     """Return where values have a number that Arrow may have rounded: it makes integers doubles."""
     kind = found.type
     if pa.types.is_floating(kind):
-        most = pc.max(pc.abs(found)).as_py()
-        if most is None or most < 2.0**53:
-            return np.zeros(len(found), np.bool_)
         numbers = pc.fill_null(found, 0).to_numpy(zero_copy_only=False)
-        rounded: Bools = np.abs(numbers) >= 2.0**53
-        return rounded
+        exact: Bools = np.abs(numbers) < _EXACT_MAX  # not so of NaN, of which Arrow reads more
+        return ~exact
     nowhere = np.zeros(len(found), np.bool_)
     if pa.types.is_struct(kind):
         for part in found.flatten():
@@ -251,25 +249,29 @@ def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
     return found if len(found) == len(members) else _Repeated(found)
 
 
-def _reading(avro: AvroType, kind: pa.DataType, path: str) -> _Read:
-    """Return what reads a value that is not null. Where it has another type, it is null."""
+def _reading(avro: AvroType, kind: pa.DataType, path: str, *, is_strict: bool = False) -> _Read:
+    """Return what reads a value that is not null. Where it has another type, it is null.
+
+    A strict one takes a number only as its type writes it.
+    """
+    read = partial(_reading, is_strict=is_strict)
     match avro:
         case Union():
             members = members_of(avro)
             if len(members) == 1:
-                return _reading(members[0], kind, path)
+                return _reading(members[0], kind, path, is_strict=is_strict)
             return _reading_of_members(members, kind, path)
         case Record():
             inner = [
-                (f.name, _reading(avro.fields[f.name].type, f.type, joined_path(path, f.name)))
+                (f.name, read(avro.fields[f.name].type, f.type, joined_path(path, f.name)))
                 for f in kind
             ]
             return _reading_of_record(inner, path, joined_path(path, UNKNOWN))
         case Array(items):
-            return _reading_of_list(_reading(items, kind.value_type, f"{path}[]"), path)
+            return _reading_of_list(read(items, kind.value_type, f"{path}[]"), path)
         case Map(values):
-            return _reading_of_map(_reading(values, kind.item_type, f"{path}[]"), path)
-    return _reading_of_simple(kind, path)
+            return _reading_of_map(read(values, kind.item_type, f"{path}[]"), path)
+    return _reading_of_simple(kind, path, is_strict=is_strict)
 
 
 def _declared_reading(
@@ -297,14 +299,13 @@ def _declared_reading(
     return _reading_of_list(_declared_reading(kind["elementType"], scalar, f"{path}[]"), path)
 
 
-def _reading_of_simple(kind: pa.DataType, path: str, *, is_member: bool = False) -> _Read:
-    """Return what reads values of a type; a member of a union leaves to others what is theirs."""
+def _reading_of_simple(kind: pa.DataType, path: str, *, is_strict: bool = False) -> _Read:
     if pa.types.is_boolean(kind):
         return _reading_if(path, lambda found: isinstance(found, bool))
     if pa.types.is_integer(kind):
-        return _reading_of_integers(path, 1 << (kind.bit_width - 1), is_member)
+        return _reading_of_integers(path, 1 << (kind.bit_width - 1), is_strict)
     if pa.types.is_floating(kind):
-        return _reading_of_reals(path, _FLOAT_MAX if kind.bit_width == 32 else math.inf, is_member)
+        return _reading_of_reals(path, _FLOAT_MAX if kind.bit_width == 32 else math.inf, is_strict)
     return _reading_if(path, lambda found: isinstance(found, str) and _is_unicode(found))
 
 
@@ -360,21 +361,21 @@ def _reading_of_record(fields: Sequence[tuple[str, _Read]], path: str, others: s
 
 
 def _reading_of_members(members: Sequence[AvroType], kind: pa.DataType, path: str) -> _Read:
-    """JSON does not say which type of a union a value has: it is the first one that fits."""
-    readings = []
+    """JSON does not say which type of a union a value has: it is the first one that fits.
+
+    Those that take a number only as their type writes it are asked before all others.
+    """
+    readings, lenient = list[tuple[str, _Read]](), list[tuple[str, _Read]]()
     for number, member in enumerate(members):
         name = member_name(number)
         if kind.get_field_index(name) >= 0:
             inside = joined_path(path, name)
-            inner_kind = kind.field(name).type
-            if isinstance(member, Array | Map | Record | Union):
-                inner = _reading(member, inner_kind, inside)
-            else:
-                inner = _reading_of_simple(inner_kind, inside, is_member=True)
-            readings.append((name, inner))
+            strict = _reading(member, kind.field(name).type, inside, is_strict=True)
+            readings.append((name, strict))
+            lenient.append((name, _reading(member, kind.field(name).type, inside)))
 
     def read(found: Any, lost: list[str]) -> Any:
-        for name, inner in readings:
+        for name, inner in (*readings, *lenient):
             missing: list[str] = []
             value = inner(found, missing)
             if value is not None and not missing:

@@ -152,6 +152,39 @@ def test_json_of_a_union_is_read_by_the_member_that_it_is_of() -> None:
     ]  # fmt: skip
 
 
+def test_json_of_a_union_of_records_is_read_by_the_one_that_writes_it_so() -> None:
+    def both(one: Any, other: Any) -> list[Any]:
+        inner = record(("x", one), name="A"), record(("x", other), name="B")
+        of_map = {"type": "map", "values": one}
+        return ["null", *inner] if one != "map" else ["null", of_map, inner[1]]
+
+    texts_ = record(("u", both("double", "string")))
+    shown, _ = of(as_json(texts_), b'{"u": {"x": "NaN"}}', b'{"u": {"x": 1.5}}', b'{"u": {"x": 7}}')
+    assert [value["u"] for value in shown] == [
+        {"member0": None, "member1": {"x": "NaN"}},
+        {"member0": {"x": 1.5}, "member1": None},
+        {"member0": {"x": 7.0}, "member1": None},
+    ]
+    numbers = record(("u", both("int", "double")))
+    shown, _ = of(as_json(numbers), b'{"u": {"x": 7.0}}', b'{"u": {"x": 7.5}}', b'{"u": {"x": 7}}')
+    assert [value["u"] for value in shown] == [
+        {"member0": None, "member1": {"x": 7.0}},
+        {"member0": None, "member1": {"x": 7.5}},
+        {"member0": {"x": 7}, "member1": None},
+    ]
+
+
+def test_json_is_read_the_same_whatever_stands_beside_it() -> None:
+    definition = record(("d", "double"), ("n", "int"))
+    plain = [b'{"d":1.5,"n":1}'] * 40
+    odd = [b'{"d":-NaN,"n":4}', b'{"d":NaN,"n":4}', b'{"d":-Infinity,"n":4}', b'{"d":1e400,"n":4}']
+    for payload in odd:
+        (alone,), raw = of(as_json(definition), payload)
+        (beside, *_), raw_beside = of(as_json(definition), payload, *plain)
+        assert repr(alone) == repr(beside)
+        assert raw == raw_beside[:1]
+
+
 def test_json_without_its_nulls() -> None:
     def without(value: Any) -> Any:
         if not isinstance(value, dict):

@@ -14,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsark.limits import SCHEMA_DEPTH_MAX
-from pulsark.schemas.avro import Enumeration, Fixed, Record, load_json, parse_avro
+from pulsark.schemas.avro import (
+    Array,
+    Enumeration,
+    Fixed,
+    Map,
+    Record,
+    Union,
+    load_json,
+    parse_avro,
+)
 from pulsark.schemas.definition import InvalidSchemaDataError
 from tests.support.avro_schemas import Author
 
@@ -181,3 +190,14 @@ JSON = st.recursive(
 def test_any_json_is_a_type_or_refused(definition: Any) -> None:
     with suppress(InvalidSchemaDataError):
         parse_avro(definition)
+
+
+def test_a_schema_whose_types_are_shared_is_shown_at_once() -> None:
+    """Two fields a level make 2^40 of the lowest record, if all of them are shown."""
+    definition: Any = {"type": "record", "name": "R0", "fields": [{"name": "x", "type": "int"}]}
+    for level in range(1, 41):
+        fields = [{"name": "a", "type": definition}, {"name": "b", "type": f"R{level - 1}"}]
+        definition = {"type": "record", "name": f"R{level}", "fields": fields}
+    parsed = parse_avro(definition)
+    assert len(repr(parsed)) < 1000
+    assert len(repr(Array(Union((parsed, Map(parsed)))))) < 1000

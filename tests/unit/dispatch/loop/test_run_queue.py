@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -120,6 +121,35 @@ def test_a_turn_gets_its_share_and_at_most_a_quarter_more() -> None:
             assert not share.is_spent()
 
     asyncio.run(run())
+
+
+def test_the_longest_step_is_named_without_showing_what_it_holds() -> None:
+    class Large:
+        def __repr__(self) -> str:
+            raise AssertionError("it may be a client's, and large")
+
+        def work(self, other: object = None) -> None:
+            clock.spent += 10 * TURN_SECONDS
+
+    def settle(future: object, large: object) -> None:
+        clock.spent += 10 * TURN_SECONDS
+
+    clock = TickingClock(0)
+    names = []
+
+    async def run() -> None:
+        queue, large = RunQueue(clock), Large()
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(large)
+        for work in (partial(settle, future, large), large.work, partial(large.work, large)):
+            queue.call(work)
+            await asyncio.sleep(0)
+            step = queue.take_longest()
+            assert step is not None
+            names.append(step.name.rpartition("<locals>.")[2])
+
+    asyncio.run(run())
+    assert names == ["settle", "Large", "Large.work"]
 
 
 def test_short_turns_do_not_wake_the_loop_again(monkeypatch: pytest.MonkeyPatch) -> None:
