@@ -102,7 +102,12 @@ class JsonCodec:
             )
         except pa.ArrowInvalid:
             table = None
-        if table is not None and table.num_rows == len(payloads) and _is_text(lines, table):
+        if (
+            table is not None
+            and table.num_rows == len(payloads)
+            and _is_text(lines, table)
+            and b"-NaN" not in lines  # which only Arrow takes for a number
+        ):
             columns = [column.combine_chunks() for column in table.columns]
             found = pa.StructArray.from_arrays(columns, fields=list(table.schema))
             rounded = _maybe_rounded(found)
@@ -196,8 +201,8 @@ def _maybe_rounded(found: pa.Array) -> Bools:
     kind = found.type
     if pa.types.is_floating(kind):
         numbers = pc.fill_null(found, 0).to_numpy(zero_copy_only=False)
-        exact: Bools = np.abs(numbers) < _EXACT_MAX  # not so of NaN, of which Arrow reads more
-        return ~exact
+        rounded: Bools = np.abs(numbers) >= _EXACT_MAX
+        return rounded
     nowhere = np.zeros(len(found), np.bool_)
     if pa.types.is_struct(kind):
         for part in found.flatten():
@@ -259,8 +264,8 @@ def _reading(avro: AvroType, kind: pa.DataType, path: str, *, is_strict: bool = 
         case Union():
             members = members_of(avro)
             if len(members) == 1:
-                return _reading(members[0], kind, path, is_strict=is_strict)
-            return _reading_of_members(members, kind, path)
+                return read(members[0], kind, path)
+            return _reading_of_members(members, kind, path, is_strict)
         case Record():
             inner = [
                 (f.name, read(avro.fields[f.name].type, f.type, joined_path(path, f.name)))
@@ -360,7 +365,9 @@ def _reading_of_record(fields: Sequence[tuple[str, _Read]], path: str, others: s
     return read
 
 
-def _reading_of_members(members: Sequence[AvroType], kind: pa.DataType, path: str) -> _Read:
+def _reading_of_members(
+    members: Sequence[AvroType], kind: pa.DataType, path: str, is_strict: bool
+) -> _Read:
     """JSON does not say which type of a union a value has: it is the first one that fits.
 
     Those that take a number only as their type writes it are asked before all others.
@@ -370,9 +377,10 @@ def _reading_of_members(members: Sequence[AvroType], kind: pa.DataType, path: st
         name = member_name(number)
         if kind.get_field_index(name) >= 0:
             inside = joined_path(path, name)
-            strict = _reading(member, kind.field(name).type, inside, is_strict=True)
-            readings.append((name, strict))
-            lenient.append((name, _reading(member, kind.field(name).type, inside)))
+            inner_kind = kind.field(name).type
+            readings.append((name, _reading(member, inner_kind, inside, is_strict=True)))
+            if not is_strict:  # else each level of unions would double the readers
+                lenient.append((name, _reading(member, inner_kind, inside)))
 
     def read(found: Any, lost: list[str]) -> Any:
         for name, inner in (*readings, *lenient):

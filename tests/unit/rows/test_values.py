@@ -174,6 +174,18 @@ def test_json_of_a_union_of_records_is_read_by_the_one_that_writes_it_so() -> No
     ]
 
 
+def test_json_of_unions_in_unions_is_read_with_few_readers() -> None:
+    definition: Any = record(("x", "double"), name="R0")
+    payload: Any = {"x": "NaN"}
+    for level in range(1, 25):
+        definition = record(("u", ["string", definition]), name=f"R{level}")
+        payload = {"u": payload}
+    (shown,), _ = of(as_json(definition), json.dumps(payload).encode())
+    for _ in range(1, 25):
+        shown = shown["u"]["member1"]
+    assert math.isnan(shown["x"])
+
+
 def test_json_is_read_the_same_whatever_stands_beside_it() -> None:
     definition = record(("d", "double"), ("n", "int"))
     plain = [b'{"d":1.5,"n":1}'] * 40
