@@ -17,14 +17,18 @@ if TYPE_CHECKING:
 
 FAILED: Final = 1
 """pytest's exit code for tests that failed; others say that it could not run them."""
-_COPIED: Final = ("pulsark", "pyspark_pulsark", "tests", "jobs", "docs", "benchmarks")
 
 
 def copy_sources(sources: Path, root: Path) -> None:
-    """Copy all that tests need to an empty folder."""
-    for name in _COPIED:
-        shutil.copytree(sources / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(sources / "pyproject.toml", root)
+    """Copy the files of a checkout to an empty folder, but for what git ignores."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=sources, check=True, capture_output=True,
+    )  # fmt: skip
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (sources / name).is_file():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(sources / name, root / name)
     if (sources / ".cache").exists():  # programs without which some tests are skipped
         (root / ".cache").symlink_to(sources / ".cache")
 
