@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pulsark.metadata.session import SIGNS_A_DEADLINE, Session
+from pulsark.metadata.session import SIGNS_A_DEADLINE, SURE_PART, Session
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.metadata.zookeeper.signs import Signs
 from pulsark.runtime import Clock
@@ -47,6 +49,49 @@ def run(scenario: Callable[[Client], Awaitable[None]]) -> None:
         await asyncio.sleep(3.5 * EACH_SECONDS)
         assert client.session.is_sure
         await scenario(client)
+        signs.stop()
+
+    simulate(main)
+
+
+class SlowClient(Client):
+    """Answers take their time, on the way there and on the way back."""
+
+    def __init__(self, clock: Clock, waits: list[tuple[float, float]]) -> None:
+        super().__init__(clock)
+        self._waits = waits
+        self.clock = clock
+        self.shown_alive_at = clock.monotonic()
+        """When the last sign was sent that has its answer."""
+
+    async def set(self, path: str, value: bytes) -> int:
+        sent_at = self.clock.monotonic()
+        there, back = self._waits.pop(0) if self._waits else (0.0, 0.0)
+        await asyncio.sleep(there)
+        version = await super().set(path, value)
+        await asyncio.sleep(back)
+        self.shown_alive_at = max(self.shown_alive_at, sent_at)
+        return version
+
+
+waits = st.floats(0, SESSION_SECONDS)
+
+
+@given(st.lists(st.tuples(waits, waits), max_size=6))
+def test_a_session_is_sure_from_the_moment_a_sign_was_sent(
+    times: list[tuple[float, float]],
+) -> None:
+    async def main(sim: Simulation) -> None:
+        clock = SimClock(sim.loop)
+        client = SlowClient(clock, times)
+        await client.make(ALIVE)
+        signs = Signs(cast("ZooKeeperClient", client), clock, ALIVE)
+        await signs.start()
+        for _ in range(600):
+            until = client.shown_alive_at + SURE_PART * SESSION_SECONDS
+            assert client.session.sure_seconds <= max(until - clock.monotonic(), 0) + 1e-6
+            await asyncio.sleep(SESSION_SECONDS / 40)
+        assert client.session.is_sure  # all answers come again
         signs.stop()
 
     simulate(main)
