@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pulsark.errors import (
     CorruptEntryError,
@@ -345,6 +347,42 @@ def test_sealed_entries_are_present_though_no_bookie_has_their_bytes() -> None:
         metadata = await cluster.manager().recover(0)
         assert metadata.last_entry_id == 19
         assert metadata.length == 28, "that of the entries up to the LAC is known"
+
+    simulate(main)
+
+
+@given(st.data())
+def test_whatever_bookies_lag_and_whatever_is_sealed_nothing_confirmed_is_cut(
+    data: st.DataObject,
+) -> None:
+    """Each confirmed entry has an ack quorum of copies, or is in the table."""
+    config = LedgerConfig(*data.draw(st.sampled_from([(3, 3, 2), (4, 3, 2), (2, 2, 1), (3, 2, 1)])))
+    count = data.draw(st.integers(1, 9))
+    sealed = data.draw(st.integers(-1, count - 1))
+
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, config.ensemble_size)
+        await started(cluster, config, count)
+        spare = config.write_quorum - config.ack_quorum
+        lagging = data.draw(st.permutations(cluster.all))[:spare]
+        for bookie in cluster.all:
+            ledger = bookie._ledgers.get(0)
+            if ledger is None:
+                continue
+            if bookie in lagging:
+                reached = data.draw(st.integers(-1, count - 1))
+                ledger.entries = {e: p for e, p in ledger.entries.items() if e <= reached}
+            most = min(count - 1, max(ledger.entries, default=-1))
+            ledger.last_confirmed = data.draw(st.integers(-1, max(most, -1)))
+            ledger.confirmed_bytes = -1
+            if data.draw(st.booleans()):  # it has heard of the seal
+                await bookie.release(0, sealed)
+        whole = [b"%d" % n for n in range(count)]
+        metadata = await cluster.manager().recover(0)
+        assert metadata.last_entry_id == count - 1
+        for entry_id in range(sealed + 1, count):
+            found = await cluster.manager().read(0, entry_id, entry_id, 1 << 20)
+            assert found == [(entry_id, whole[entry_id])]
 
     simulate(main)
 
