@@ -9,6 +9,8 @@ import random
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pulsark.errors import (
     CorruptEntryError,
@@ -171,6 +173,52 @@ def test_lac_is_the_quorum_rule_for_any_order_of_answers(
         for e in range(pushed):
             held = [n for n in names if e in cluster.bookies[n].entries(0)]
             assert sorted(held) == sorted(names[(e + i) % size] for i in range(write))
+
+    simulate(main)
+
+
+bookie_steps = st.tuples(
+    st.sampled_from(["append", "answer", "answer", "refuse", "turn"]),
+    st.integers(0, 2),
+    st.integers(1, 2),
+)
+
+
+@settings(max_examples=400)
+@given(
+    st.sampled_from([(3, 3, 2), (3, 2, 2), (3, 2, 1), (2, 2, 2), (4, 3, 2)]),
+    st.integers(0, 2),
+    st.lists(bookie_steps, min_size=4, max_size=12),
+)
+def test_what_is_confirmed_has_its_copies_whichever_bookie_refuses_and_when(
+    config: tuple[int, int, int], spares: int, steps: list[tuple[str, int, int]]
+) -> None:
+    """Where the metadata say: what a bookie has answered counts only while it is named there."""
+
+    async def main(sim: Simulation) -> None:
+        cluster, writes = Cluster(sim, config[0] + spares), Writes()
+        writer = await cluster.manager().create(LedgerConfig(*config), writes)
+        for bookie in cluster.all:
+            bookie.held = True
+        writer.append([b"x"])
+        for kind, number, count in [("append", 0, 1), *steps, *[("turn", 0, 0)] * 3]:
+            bookie = cluster.all[number % len(cluster.all)]
+            if kind == "append" and writer.error is None:
+                writer.append([b"x"] * count)
+            elif kind == "answer":
+                bookie.release_held(min(count, len(bookie._queue)))
+            elif kind == "refuse":
+                bookie.read_only = True
+                bookie.release_held(min(1, len(bookie._queue)))
+                bookie.read_only = False
+            else:
+                await turns()
+            metadata = cluster.stored()
+            for entry_id in range(writer.last_confirmed + 1):
+                ensemble, _ = metadata.ensemble_at(entry_id)
+                named = metadata.holders(ensemble, entry_id)
+                held = [n for n in named if entry_id in cluster.bookies[n].entries(0)]
+                assert len(held) >= config[2], (entry_id, named, held)
 
     simulate(main)
 
