@@ -504,45 +504,38 @@ def copied(world: World) -> tuple[MemoryTree, MemoryBookie]:
     return tree, bookie
 
 
-@pytest.mark.parametrize("size", [10, BATCH_BYTES // 2, BATCH_BYTES, 3 * BATCH_BYTES])
-@pytest.mark.parametrize("others", [0, 40])
+@pytest.mark.parametrize("size", [10, 2 * BATCH_BYTES])
 def test_where_a_crash_tears_a_write_no_ack_is_there_without_what_was_set_before_it(
-    world: World, size: int, others: int
+    world: World, size: int
 ) -> None:
-    """Deduplication sets what it knows of producers, and then acknowledges up to there."""
+    """Deduplication sets what it knows of producers, and then acknowledges up to there.
 
-    async def main(world: World) -> None:
+    Others fill the entry before, so that it ends at each place of the two in turn.
+    """
+
+    async def tear(world: World, filled: int) -> int:
         log = await world.open()
-        cursor = await world.create(log)
-        more = [await world.create(log, f"other{n}") for n in range(others)]
-        for reached in range(3):
-            for number, other in enumerate(more):
-                other.set_properties({"fill": "o" * 1000})
-                other.ack_cumulative(P(10, reached), None)
-                if number == others // 2:
-                    cursor.set_properties({"reached": str(reached), "fill": "x" * size})
-                    cursor.ack_cumulative(P(10, reached), None)
-            if not more:
-                cursor.set_properties({"reached": str(reached), "fill": "x" * size})
-                cursor.ack_cumulative(P(10, reached), None)
-            await log.sync()
+        other, cursor = await world.create(log, "other"), await world.create(log)
+        first = len(world.bookie.entries(world.record()["ledgerId"]))
+        other.set_properties({"fill": "o" * filled})
+        cursor.set_properties({"reached": "0", "fill": "x" * size})
+        cursor.ack_cumulative(P(10, 0), None)
+        await log.sync()
         ledger_id = world.record()["ledgerId"]
         entries = world.bookie.entries(ledger_id)
-        torn = 0
-        for end in range(max(entries) - 1, -1, -1):
+        for end in range(first, len(entries)):
             after = World(world.sim, world.runtime, world.tree.copy(), [MemoryBookie()])
-            for entry_id in range(end + 1):
+            for entry_id in range(end):
                 after.bookie.put(ledger_id, entry_id, entries[entry_id])
-            try:
-                found = (await (await after.open()).cursors("t", world.ledgers)).get("s")
-            except StorageError:
-                break  # not even the snapshot is whole: nothing was answered by then
-            if found is None:
-                break
-            known = int(found.properties.get("reached", -1))
-            assert found.mark_delete <= (P(10, known) if known >= 0 else EARLIEST)
-            torn += found.mark_delete < P(10, 2)
-        assert torn
+            found = await after.reload()
+            assert found.mark_delete == EARLIEST or found.properties["reached"] == "0"
+        return len(entries) - first
+
+    async def main(world: World) -> None:
+        written = set()
+        for filled in range(BATCH_BYTES - 100, BATCH_BYTES, 2):
+            written.add(await tear(World(world.sim, world.runtime), filled))
+        assert max(written) > 1
 
     run(world, main)
 
