@@ -131,6 +131,32 @@ async def test_a_connect_may_come_in_pieces(directory: Path) -> None:
             assert await made.there.bytes_of_next() == data
 
 
+@pytest.mark.parametrize("port", [THERE, None], ids=["given away", "served here"])
+def test_what_follows_a_connect_in_pieces_is_heard_however_short(
+    tmp_path: Path, port: int | None
+) -> None:
+    """The lobby lets the system wait for the rest of a CONNECT; who serves waits for any byte."""
+
+    @run
+    async def test(directory: Path) -> None:
+        async with brokers(directory) as made:
+            data = connect(f"pulsar://localhost:{port}" if port else "")
+            served = made.there if port else made.here
+            for first in (1, 3, 4, 5, 8, 12, len(data) - 1):
+                with made.client() as client:
+                    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    client.sendall(data[:first])
+                    await asyncio.sleep(0.01)
+                    client.sendall(data[first:])
+                    with await asyncio.wait_for(served.clients.get(), 10) as taken:
+                        loop = asyncio.get_running_loop()
+                        assert await loop.sock_recv(taken, len(data)) == data
+                        client.sendall(b"!")
+                        assert await asyncio.wait_for(loop.sock_recv(taken, 10), 10) == b"!"
+
+    test(tmp_path)
+
+
 @run
 async def test_a_broker_that_is_not_there_is_refused(directory: Path) -> None:
     async with brokers(directory) as made:
