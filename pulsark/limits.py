@@ -330,6 +330,9 @@ JSON_ON_THE_LOOP_BYTES_MAX = 8 * 1024
 """Larger JSON of a request is parsed in a thread, one body at a time. One of this size takes three
 milliseconds at most."""
 
+JSON_TEXT_CHARACTERS_MAX = 32 * 1024
+"""Longest text in the JSON of a request that is JSON itself."""
+
 JSON_VALUES_MAX = 30_000
 """Most values of a request's JSON: the parser holds the interpreter for about 10 ms."""
 

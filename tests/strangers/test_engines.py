@@ -312,7 +312,10 @@ def spark_differs(spark: SparkSession, directory: str, wanted: list[Filter]) -> 
     """List filters with which Spark does not find what the full read has.
 
     Each filter has a scan of the table to itself. Some scans share a job, which saves minutes.
+    Zeros are left out: Spark loses rows of any Parquet file, also of its own, if it is asked for
+    0.0 and all zeros of the file are -0.0, or the other way round (it looks into dictionaries).
     """
+    wanted = [one for one in wanted if not (isinstance(one.value, float) and one.value == 0)]
     whole = spark.read.format("delta").load(directory)
     copy = spark.createDataFrame(whole.collect(), whole.schema)
     wheres = [sql(one, in_spark) for one in wanted]

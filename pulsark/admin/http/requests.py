@@ -26,6 +26,7 @@ from pulsark.limits import (
     HTTP_BODY_BYTES_MAX,
     JSON_DEPTH_MAX,
     JSON_ON_THE_LOOP_BYTES_MAX,
+    JSON_TEXT_CHARACTERS_MAX,
     JSON_VALUES_MAX,
 )
 from pulsark.wire.position import EARLIEST, LATEST, Position
@@ -242,6 +243,18 @@ async def json_body(request: Request) -> Any:
         raise fail(413, f"The body has more than {JSON_VALUES_MAX} values") from None
     except (ValueError, RecursionError):
         raise fail(400, "The body is not valid JSON") from None
+
+
+def json_text(text: str) -> Any:
+    """Return the JSON in a text of a body; ``ValueError`` or ``RecursionError``.
+
+    A body that is a list of many texts is parsed one by one: none of them holds the interpreter.
+    """
+    if len(text) > JSON_TEXT_CHARACTERS_MAX:
+        raise ValueError(f"a text has more than {JSON_TEXT_CHARACTERS_MAX} characters")
+    parsed = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+    _check(parsed)
+    return parsed
 
 
 class TooManyValuesError(Exception):

@@ -26,6 +26,7 @@ from pulsark.admin.http.requests import (
     flag,
     integer,
     json_object,
+    json_text,
     number,
     unquoted,
     value,
@@ -87,11 +88,13 @@ async def publish(
     """Publish ``{"topicId", "partitions", "ledgers": [{"partition", "length", "files"}]}``.
 
     Ledgers of a partition follow each other as in the list, ``files`` are as in the table record
-    with names in place of paths. ``value`` is the type of that column, if it is not binary.
+    with names in place of paths. Each may be a text of that JSON: thousands of files with their
+    statistics would be more values than a body may have. ``value`` is the type of that column, if
+    it is not binary.
     ``{"published"}`` is false if that was done before.
     """
     body = await json_object(request)
-    staged = _ledgers(body.get("ledgers"))
+    staged = await broker.large_jobs.run(lambda: _ledgers(body.get("ledgers")))
     topic_id = body.get("topicId")
     if not isinstance(topic_id, str):
         raise fail(400, "topicId is a text")
@@ -146,8 +149,8 @@ def _ledgers(found: Any) -> list[StagedLedger]:
     if not isinstance(found, list):
         raise fail(400, "ledgers is a list")
     try:
-        ledgers = [StagedLedger.from_json(ledger) for ledger in found]
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        ledgers = [StagedLedger.from_json(_with_files(ledger)) for ledger in found]
+    except (RecursionError, KeyError, TypeError, ValueError, AttributeError) as e:
         raise fail(400, f"ledgers has one that cannot be understood: {e!r}"[:300]) from None
     files = sum(len(ledger.files) for ledger in ledgers)
     if files > FILES_PER_PUBLISH_MAX:
@@ -157,6 +160,11 @@ def _ledgers(found: Any) -> list[StagedLedger]:
             "publish may have: write fewer and larger ones",
         )
     return ledgers
+
+
+def _with_files(ledger: dict[str, Any]) -> dict[str, Any]:
+    files = [json_text(file) if isinstance(file, str) else file for file in ledger["files"]]
+    return {**ledger, "files": files}
 
 
 def _checked(ident: str) -> str:

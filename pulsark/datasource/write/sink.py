@@ -10,6 +10,7 @@ Several topics are published one after the other, each as a whole.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import uuid
@@ -54,6 +55,9 @@ log = logging.getLogger(__name__)
 
 FILES_WITH_STATISTICS_MAX = 500
 """With more files the broker would drop statistics, and requests would be large."""
+
+STATISTICS_BYTES_MAX = 512 * 1024
+"""Of files with their statistics; a body may have 1 MiB, and quotes in texts take two bytes."""
 
 _MERGES_AT_ONCE = 4
 
@@ -269,9 +273,15 @@ class _Publish:
     def body(self) -> dict[str, Any]:
         """What the broker is asked to publish."""
         ledgers = [ledger.to_json() for ledger in self._ledgers]
-        if self._files > FILES_WITH_STATISTICS_MAX:
-            for ledger in ledgers:
-                ledger["files"] = [{**file, "stats": {}} for file in ledger["files"]]
+        # As texts, because the values of thousands are more than a body may have.
+        texts = [[_text(file) for file in ledger["files"]] for ledger in ledgers]
+        size = sum(len(text) for some in texts for text in some)
+        if self._files > FILES_WITH_STATISTICS_MAX or size > STATISTICS_BYTES_MAX:
+            texts = [
+                [_text({**file, "stats": {}}) for file in ledger["files"]] for ledger in ledgers
+            ]
+        for ledger, files in zip(ledgers, texts, strict=True):
+            ledger["files"] = files
         return {
             "topicId": self._first.topic_id,
             "partitions": self._first.partitions,
@@ -286,6 +296,10 @@ class _Publish:
     def remove_sources(self) -> None:
         """Forget what was merged into others, which are published."""
         _remove(self._first.directories, self._sources)
+
+
+def _text(file: dict[str, Any]) -> str:
+    return json.dumps(file, separators=(",", ":"))
 
 
 def sink_for(raw: Mapping[str, str], schema: StructType, overwrite: bool) -> Sink:

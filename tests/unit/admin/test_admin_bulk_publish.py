@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from pulsark.limits import JSON_VALUES_MAX
 from pulsark.storage.table.files.table_limits import FILES_PER_PUBLISH_MAX
 from tests.support.admin_api import NAMESPACE, AdminApi
 
@@ -50,6 +52,27 @@ def test_too_many_files_are_refused_before_anything_is_looked_at(api: AdminApi) 
     ledger = {"partition": -1, "length": 1, "files": [file]}
     sent = {"topicId": "x", "partitions": 0, "ledgers": [ledger] * (FILES_PER_PUBLISH_MAX + 1)}
     assert api.put(f"{PATH}/q/0", sent).status == 413
+
+
+def test_as_many_files_as_a_publish_may_have_are_understood(api: AdminApi) -> None:
+    """Their values together would be more than a body may have, so each is a text."""
+    api.put(f"{NAMESPACE}/t")
+    file = {**FILE, "stats": {"numRecords": 1}}
+    texts = [json.dumps(file, separators=(",", ":"))] * FILES_PER_PUBLISH_MAX
+    ledgers = [{"partition": -1, "length": 1, "files": [text]} for text in texts]
+    answer = api.put(f"{PATH}/q/0", {"topicId": "x", "partitions": 0, "ledgers": ledgers})
+    assert answer.status == 405
+    assert "created again since the files were written" in answer.reason  # that is looked at next
+    assert FILES_PER_PUBLISH_MAX * (len(file) + 3) > JSON_VALUES_MAX
+
+
+@pytest.mark.parametrize("text", ["", "7", "[" * 10_000, '{"path": 1e999}', " " * 40_000, "{}"])
+def test_a_text_that_is_no_file_is_refused(api: AdminApi, text: str) -> None:
+    api.put(f"{NAMESPACE}/t")
+    ledgers = [{"partition": -1, "length": 1, "files": [text]}]
+    answer = api.put(f"{PATH}/q/0", {"topicId": "x", "partitions": 0, "ledgers": ledgers})
+    assert answer.status == 400
+    assert "cannot be understood" in answer.reason
 
 
 def test_ids_and_numbers_are_checked(api: AdminApi) -> None:
