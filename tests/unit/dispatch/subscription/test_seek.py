@@ -157,6 +157,36 @@ async def test_a_seek_into_a_batch(broker: BrokerInMemory, kind: int) -> None:
     assert broker.broker.topics.get_loaded(NAME).subscriptions["s"].backlog == 0
 
 
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
+@scenario(acknowledgmentAtBatchIndexLevelEnabled=True)
+async def test_a_seek_into_a_batch_that_was_trimmed_gives_the_next_one_whole(
+    broker: BrokerInMemory, kind: int
+) -> None:
+    client = Client(broker)
+    places = []
+    for number in range(2):
+        await client.produce(TOPIC, 0)
+        places.append(Position(*await client.publish_batch(4, number * 4)))
+        if number == 0:
+            await broker.broker.topics.unload(NAME)
+            await client.take(Command.CLOSE_PRODUCER)
+    assert await client.subscribe(TOPIC, kind=kind) == 0
+    await client.deliveries()
+    topic = broker.broker.topics.get_loaded(NAME)
+    await topic.ledger.trim(places[1])
+    topic.retention.trimmed()
+    command = client.seek_command(tuple(places[0]))
+    command.seek.message_id.ack_set.append(0b1100)
+    assert await seek(client, command) == 0
+    await client.take(Command.CLOSE_CONSUMER)
+    assert await client.subscribe(TOPIC, kind=kind) == 0
+    (delivery,) = await client.deliveries()
+    found = delivery.message.message_id
+    assert (found.ledgerId, found.entryId) == places[1]
+    assert list(delivery.message.ack_set) == []
+    assert topic.subscriptions["s"].backlog == 1
+
+
 @scenario()
 async def test_a_seek_needs_a_target_and_a_consumer(broker) -> None:
     client, _ = await consuming(broker, 1)
