@@ -252,9 +252,7 @@ def json_text(text: str) -> Any:
     """
     if len(text) > JSON_TEXT_CHARACTERS_MAX:
         raise ValueError(f"a text has more than {JSON_TEXT_CHARACTERS_MAX} characters")
-    parsed = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
-    _check(parsed)
-    return parsed
+    return _strictly_parsed(text)
 
 
 class TooManyValuesError(Exception):
@@ -264,6 +262,10 @@ class TooManyValuesError(Exception):
 def _parsed(content: bytes) -> Any:
     if len(content) > JSON_ON_THE_LOOP_BYTES_MAX:
         _count_values(content)
+    return _strictly_parsed(content)
+
+
+def _strictly_parsed(content: str | bytes) -> Any:
     parsed = json.loads(content, parse_constant=_no_constant, parse_float=_finite)
     _check(parsed)
     return parsed
