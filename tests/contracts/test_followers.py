@@ -18,7 +18,12 @@ from pulsark.dispatch.brokers.registry import BrokerRegistry, LiveBroker
 from pulsark.dispatch.model.service_urls import ServiceUrls
 from pulsark.dispatch.topics.group_throttles import GroupThrottles
 from pulsark.metadata.memory import MemoryMetadataStore
-from pulsark.metadata.paths import broker_path, bundle_owner_path, policies_path
+from pulsark.metadata.paths import (
+    broker_path,
+    bundle_owner_path,
+    policies_path,
+    resource_group_path,
+)
 from pulsark.metadata.resources import Resources, Tenant
 from pulsark.metadata.store import ANY_VERSION
 from pulsark.runtime import Runtime
@@ -35,7 +40,7 @@ NAMESPACE = "acme/web"
 
 @dataclass(frozen=True)
 class Follower:
-    """How to make one, what to ask it, and how what it follows is set to a state or removed."""
+    """How a test makes a follower, asks it, and changes what it follows."""
 
     make: Callable[[Store], Awaitable[Any]]
     ask: Callable[[Any], Awaitable[object]]
@@ -63,12 +68,8 @@ async def put_grants(store: Store, state: int) -> None:
     grants.grant(policies, f"role{state}", ["produce"])
     if await resources.tenants.get("acme") is None:
         await resources.tenants.create("acme", Tenant(()))
-    await remove_namespace(store)
-    await resources.namespaces.create(NAMESPACE, policies=policies)
-
-
-async def remove_namespace(store: Store) -> None:
     await removing(policies_path(NAMESPACE))(store)
+    await resources.namespaces.create(NAMESPACE, policies=policies)
 
 
 async def facts_of_tenant(known: KnownFacts) -> object:
@@ -82,12 +83,6 @@ async def put_tenant(store: Store, state: int) -> None:
         await tenants.create("acme", tenant)
     else:
         await tenants.update("acme", tenant)
-
-
-async def remove_tenant(store: Store) -> None:
-    tenants = Resources(store, Runtime()).tenants
-    if await tenants.get("acme") is not None:
-        await tenants.delete("acme")
 
 
 async def owners(store: Store) -> BundleOwners:
@@ -143,20 +138,14 @@ def removing(path: str) -> Callable[[Store], Awaitable[None]]:
     return remove
 
 
-async def remove_group(store: Store) -> None:
-    groups = Resources(store, Runtime()).resource_groups
-    if await groups.get("group") is not None:
-        await groups.delete("group")
-
-
 FOLLOWERS = {
-    "grants": Follower(facts, facts_of_namespace, put_grants, remove_namespace),
-    "administrators": Follower(facts, facts_of_tenant, put_tenant, remove_tenant),
+    "grants": Follower(facts, facts_of_namespace, put_grants, removing(policies_path(NAMESPACE))),
+    "administrators": Follower(facts, facts_of_tenant, put_tenant, removing(policies_path("acme"))),
     "owners": Follower(
         owners, lambda found: found.of(BUNDLE), put_owner, removing(bundle_owner_path(BUNDLE))
     ),
     "brokers": Follower(registry, live, put_broker, removing(broker_path("other:8080"))),
-    "groups": Follower(throttles, limit, put_group, remove_group),
+    "groups": Follower(throttles, limit, put_group, removing(resource_group_path("group"))),
 }
 
 
