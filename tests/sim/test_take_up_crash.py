@@ -9,10 +9,11 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 
-from pulsark.errors import NoSuchEntryError, OlderMetadataError, StorageError
+from pulsark.errors import NoSuchEntryError, OlderMetadataError, SlowSealError, StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.runtime import Runtime
 from pulsark.schemas.column_types import BINARY
@@ -31,7 +32,7 @@ from tests.sim.disk import SimDisk, Survival
 from tests.sim.metadata import SteppingStore
 from tests.sim.simulation import Simulation
 from tests.support.client_view import client_view
-from tests.support.inline_table import inline_tables
+from tests.support.inline_table import InlineTable, inline_tables
 from tests.support.tables import entries
 
 SEED = 20261123
@@ -238,7 +239,11 @@ def test_what_is_released_and_in_no_file_is_lost_until_it_is_given_up() -> None:
         async def main() -> None:
             world = World(sim.runtime(disk), MemoryMetadataStore(older[4]))
 
+            failures: list[StorageError] = []
+            sealing = cast("InlineTable", world.tables.processes.normal)
+
             async def listed() -> AsyncIterator[tuple[int, LedgerInfo]]:
+                sealing.failure = failures.pop() if failures else None
                 for ledger_id, payloads in LEDGERS.items():
                     yield -1, LedgerInfo(ledger_id, len(payloads), 1000, 0)
 
@@ -251,7 +256,9 @@ def test_what_is_released_and_in_no_file_is_lost_until_it_is_given_up() -> None:
 
             found = await repair(give_up=False)
             assert [lost.wanted.ledger_id for lost in found.lost_entries] == [5, 7, 9]
+            failures.append(SlowSealError("the machine has much to do"))
             found = await repair(give_up=True)
+            assert NAME in world.tables.processes.apart
             assert (found.lost, found.lost_entries) == ([], [])
             assert found.given_up == sum(map(len, LEDGERS.values()))
             for ledger_id, payloads in LEDGERS.items():

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pulsark.errors import StorageError
+from pulsark.errors import SealedApartError, StorageError
 from pulsark.runtime import Worker, run_in_worker
 from pulsark.storage.ledger.answers import is_absent
 from pulsark.storage.managed_ledger.erasure import nothing
@@ -265,7 +265,10 @@ class TableRepair:
                 return
             markers = partial(self._entries_with_markers, lost.last + 1, record.created_ms)
             table = await self._tables.open(self._name, record.table_id)
-            await table.seal([lost], markers, self._target_bytes)
+            try:
+                await table.seal([lost], markers, self._target_bytes)
+            except SealedApartError:  # apart from others, at once
+                await table.seal([lost], markers, self._target_bytes)
         except StorageError as e:
             reason = f"it cannot be said or given up now how much is lost: {e}"
             self.repair.lost_entries.append(LostEntries(lost, reason))

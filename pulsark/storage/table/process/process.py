@@ -97,6 +97,8 @@ class TableProcess:
         self._reads = asyncio.Lock()
         self._asking: asyncio.Task[Reply] | None = None
         """The request that is read to its end; holds ``_reads``."""
+        self._loaded: set[str] = set()
+        """Kinds of requests for which the process has loaded what they take."""
         self._idle: asyncio.TimerHandle | None = None
         self._used_seconds = 0.0
         """Seconds of a processor that the last request with a limit took."""
@@ -380,15 +382,17 @@ class TableProcess:
                 )  # fmt: skip
             except OSError as e:  # no memory for it, or no free descriptor
                 raise StorageError(f"cannot start a table process: {e}") from e
+            self._loaded = {"begin"}
             if self._closed.is_set():
                 self._kill()
                 self._check_open()
-            if op != "begin":
-                await self._load(process, op, subject)
+        if op not in self._loaded:  # what that takes is not the request's
+            await self._load(process, op, subject)
+            self._loaded.add(op)
         return process
 
     async def _load(self, process: Process, op: str, subject: str) -> None:
-        """Let a new process load what a request takes: if it ends meanwhile, that is not why."""
+        """Let a process load what a request takes: if it ends meanwhile, that is not why."""
         try:
             await _send(process, pipe.encode({"op": "begin", "for": op}), REPLY_SECONDS)
             document, _ = await _reply(process, REPLY_SECONDS)

@@ -126,9 +126,14 @@ class TableWorker:
         }, []
 
     def _begin(self, op: str) -> Reply:
-        """Load most of what requests take, before the first one comes."""
+        """Load what requests take, before the first one comes."""
         if op == "seal":
+            import lz4.block  # noqa: F401
+            import pyarrow as pa
+
             import pulsark.storage.table.files.seal
+
+            pa.array(())  # looks for pandas, whose import takes as long as sealing a megabyte
         elif op == "read":
             import pulsark.storage.table.process.reader  # noqa: F401
         return {}, []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import math
 import os
 import resource
@@ -37,12 +38,15 @@ class Worker:
         self.stdin, self.stdout = self, asyncio.StreamReader()
         self.returncode: int | None = None
         self.answer: dict[str, Any] = {"files": []}
+        self.requests: list[str] = []
         self._left = most
         self._stopped = stopped
         if most == 0 and not stopped:
             self.kill()
 
-    def write(self, _: bytes) -> None:
+    def write(self, message: bytes) -> None:
+        request, _ = pipe.read(io.BytesIO(message)) or ({}, [])
+        self.requests.append(" ".join([request.get("op", ""), request.get("for", "")]).strip())
         self._left -= 1
         if self._left < 0:
             if not self._stopped:
@@ -288,6 +292,25 @@ def test_one_that_cannot_load_what_a_request_takes_does_not_get_the_request(
         assert now() == 1, "it is started less and less often"
         machine.answer = {"files": []}
         await sealed(process)
+
+    run(scenario)
+
+
+def test_one_that_did_something_else_loads_what_sealing_takes_before_its_time_counts(
+    run: Callable[..., None],
+) -> None:
+    async def scenario(process: TableProcess, machine: Machine) -> None:
+        await read(process, "t")
+        had: list[list[str]] = []
+
+        def cpu_seconds(_: object) -> float:
+            had.append(list(machine.workers[0].requests))
+            return 0.0
+
+        process.cpu_seconds = cpu_seconds
+        await process.seal(pieces(), 0, 5, ["/root"], "n", 1 << 20, 1, cpu_seconds_max=1.0)
+        assert had[0] == ["begin read", "read", "begin seal"]
+        assert len(machine.workers) == 1
 
     run(scenario)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import io
 import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -121,3 +123,28 @@ def test_a_sandbox_without_priorities_has_table_processes(
     monkeypatch.setattr(os, missing, refused)
     take_place("patient")
     assert asked == [missing]
+
+
+LOADED = """
+import sys
+from pulsark.schemas.value_schemas import ValueSchemas
+from pulsark.storage.table.process.worker import TableWorker
+from tests.support.tables import entries
+from tests.sim.disk import SimDisk
+from tests.unit.storage.table.test_worker import SEAL, numbered, sent
+
+worker = TableWorker(SimDisk())
+worker.answer({"op": "begin", "for": "seal"}, sent([]))
+before = set(sys.modules)
+reply, _ = worker.answer(SEAL, sent([numbered(2)]))
+assert reply["files"], reply
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_the_first_topic_does_not_pay_for_what_sealing_loads() -> None:
+    """Half a second of a processor, and a topic that takes more than it explains is set apart."""
+    found = subprocess.run(
+        [sys.executable, "-c", LOADED], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.split() == []
