@@ -78,6 +78,8 @@ class LinkedBookie:
         self._unheard: list[object] = []
         self.cut = False
         self.dead = False
+        self.slow_seconds = 0.0
+        """What each message takes beyond the weather, in both directions."""
 
     @property
     def bookie_id(self) -> str:
@@ -137,13 +139,13 @@ class LinkedBookie:
     async def _call(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
         loop = asyncio.get_running_loop()
         if self.cut or self._weather.loses():
-            await asyncio.sleep(self._weather.delay())
+            await asyncio.sleep(self._delay())
             raise self._lost()
         arrived: asyncio.Future[None] = loop.create_future()
         self._in_order(lambda: arrived.done() or arrived.set_result(None))
         await arrived
         result = await request()
-        await asyncio.sleep(self._weather.delay())
+        await asyncio.sleep(self._delay())
         if self.dead:
             await _never(self._unheard)
         if self.cut or self._weather.loses():
@@ -153,11 +155,14 @@ class LinkedBookie:
     def _in_order(self, arrives: Callable[[], Any]) -> None:
         """One connection: a later request does not overtake an earlier one."""
         loop = asyncio.get_running_loop()
-        self._arrives_at = max(loop.time() + self._weather.delay(), self._arrives_at + 1e-6)
+        self._arrives_at = max(loop.time() + self._delay(), self._arrives_at + 1e-6)
         loop.call_at(self._arrives_at, arrives)
 
     def _later(self, action: Callable[[], Any]) -> None:
-        asyncio.get_running_loop().call_later(self._weather.delay(), action)
+        asyncio.get_running_loop().call_later(self._delay(), action)
+
+    def _delay(self) -> float:
+        return self.slow_seconds + self._weather.delay()
 
     def _answer(self, answer: list[BaseException | None], error: BaseException | None) -> None:
         answer.append(error)

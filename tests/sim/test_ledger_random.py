@@ -2,7 +2,9 @@
 
 Each seed draws the number of bookies, the quorums, the weather on the links, whether owners have a
 guard, and what happens when. Beside them auto-recovery repairs ledgers and closes those that are
-written. At the end everything heals, and one more owner opens the topic.
+written; or owners seal what is confirmed, and bookies forget it once they hear of that. A bookie
+may be slow while all else is quick. At the end everything heals, and one more owner opens the
+topic.
 
 * What anybody ever confirmed is there, under its id, and nothing that was not appended.
 * An owner that was replaced confirms nothing that its successor does not have.
@@ -19,11 +21,12 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
 
-from pulsark.errors import MetadataError, StorageError
+from pulsark.errors import MetadataError, NoSuchEntryError, StorageError
 from pulsark.metadata.changes import Check
 from pulsark.metadata.guarded import GuardedMetadataStore
 from pulsark.metadata.paths import ledger_path
@@ -48,6 +51,29 @@ GROUPS = 6
 HEALED_SECONDS = 30.0
 
 
+class Table:
+    """What was sealed: the truth, whatever bookies still have."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, list[bytes]] = {}
+
+    def get(self, position: Position) -> bytes | None:
+        """Return a sealed entry."""
+        sealed = self.entries.get(position.ledger_id, [])
+        return sealed[position.entry_id] if position.entry_id < len(sealed) else None
+
+    async def read_of(
+        self, owner: str, ledger_id: int, first: int, last: int, max_bytes: int
+    ) -> list[tuple[int, bytes]]:
+        found = list(enumerate(self.entries.get(ledger_id, [])))[first : last + 1]
+        if not found:
+            raise NoSuchEntryError(f"{ledger_id}:{first} is not sealed")
+        return found
+
+    async def sealed_through(self, owner: str, ledger_id: int) -> int:
+        return len(self.entries.get(ledger_id, [])) - 1
+
+
 @dataclass
 class Owner:
     """One process that has opened the topic, or tries to."""
@@ -58,15 +84,18 @@ class Owner:
     view: MetadataStore
     """Of the store: with a guard, if there is one."""
     appends: Appends = field(default_factory=Appends)
+    manager: LedgerManager | None = None
     life: asyncio.Task[None] | None = None
+    releases: list[asyncio.Task[None]] = field(default_factory=list)
 
     def die(self) -> None:
         """Hear nothing and say nothing from now on; what was said is on its way."""
         self.store.dead = True
         for link in self.links.values():
             link.dead = True
-        if self.life is not None:
-            self.life.cancel()
+        for task in (self.life, *self.releases):
+            if task is not None:
+                task.cancel()
 
 
 class World:
@@ -90,10 +119,16 @@ class World:
         self.owners: list[Owner] = []
         self.guard = ABSENT if self.rng.random() < 0.5 else None
         self.others: set[asyncio.Task[None]] = set()
+        self.table = Table()
+        self.seals = self.rng.random() < 0.4
+        self.slow: dict[str, float] = {}
+        """Seconds that each message to a bookie, and from it, takes beyond the weather."""
         self.appended: set[bytes] = set()
 
     def new_owner(self) -> Owner:
         links = {name: LinkedBookie(b, self.weather) for name, b in self.bookies.items()}
+        for name, seconds in self.slow.items():
+            links[name].slow_seconds = seconds
         store = LinkedStore(self.tree, self.weather)
         view: MetadataStore = store
         if self.guard is not None:
@@ -104,7 +139,7 @@ class World:
         return owner
 
     async def open(self, owner: Owner) -> ManagedLedger:
-        manager = LedgerManager(owner.view, owner.links, self.runtime)
+        manager = owner.manager = LedgerManager(owner.view, owner.links, self.runtime, self.table)
         return await ManagedLedger.open(
             PATH, manager, owner.view, self.config, self.runtime, owner.appends
         )
@@ -115,7 +150,7 @@ class World:
         owner = self._begin(self.new_owner())
         for _ in range(self.rng.randint(3, 9)):
             await asyncio.sleep(self.rng.uniform(0, 0.15))
-            event = self.rng.randrange(8)
+            event = self.rng.randrange(9)
             if event == 0:
                 owner.die()
                 owner = self._begin(self.new_owner())
@@ -129,12 +164,45 @@ class World:
             elif event == 4:
                 bookie = self.rng.choice(list(self.bookies.values()))
                 bookie.down = not bookie.down
-            elif event >= 6:
+            elif event == 8:
+                self._slow_down()
+            elif event >= 6 and not self.seals:
                 self._others_come()
             else:
                 bookie = self.rng.choice(list(self.bookies.values()))
                 bookie.read_only = not bookie.read_only
         await self._heal_and_check()
+
+    def _slow_down(self) -> None:
+        """One copy of each entry comes late, or no longer does."""
+        name = self.rng.choice(list(self.bookies))
+        self.slow = {} if self.slow else {name: self.rng.choice((0.02, 0.2, 1.0))}
+        for owner in self.owners:
+            for each, link in owner.links.items():
+                link.slow_seconds = self.slow.get(each, 0.0)
+
+    def _seal(self, owner: Owner) -> None:
+        """Put what an owner has confirmed of one ledger into the table, and let bookies forget it.
+
+        Some do not hear of it.
+        """
+        positions, manager = owner.appends.confirmed, owner.manager
+        assert manager is not None
+        ledger_id = self.rng.choice(list(positions)).ledger_id
+        sealed = self.table.entries.setdefault(ledger_id, [])
+        for _ in range(self.rng.randint(1, 30)):
+            entry = positions.get(Position(ledger_id, len(sealed)))
+            if entry is None:
+                break
+            sealed.append(entry)
+        if not sealed:
+            return
+
+        async def release() -> None:
+            with suppress(StorageError, MetadataError):
+                await manager.release(ledger_id, len(sealed) - 1)
+
+        owner.releases.append(asyncio.ensure_future(release()))
 
     def _others_come(self) -> None:
         """Auto-recovery looks at the ledgers, a few times."""
@@ -171,6 +239,11 @@ class World:
                 self.appended.add(entry)
                 managed.append(entry, entry)
             self._check_slots(managed)
+            if self.seals and owner.appends.confirmed and self.rng.random() < 0.05:
+                self._seal(owner)
+            if self.rng.random() < 0.01:
+                with suppress(StorageError, MetadataError):
+                    await managed.close_ledger()
             await asyncio.sleep(self.rng.choice((0, 0, 0.001, 0.01)))
 
     def _cut(self, owner: Owner) -> None:
@@ -199,6 +272,8 @@ class World:
         for bookie in self.bookies.values():
             bookie.down = bookie.read_only = False
         self.weather.clear()
+        if self.slow:
+            self._slow_down()
         await asyncio.gather(*self.others)
         if alone:
             await asyncio.sleep(1)  # what the dead had sent has arrived
@@ -241,7 +316,9 @@ class World:
             name = slot.bookie.bookie_id
             assert name in stored.ensembles[-1].bookies, f"{stored}: {name} counts"
             held = self.bookies[name].entries(writer.ledger_id)
-            missing = [e for e in range(first, slot.confirmed + 1) if e not in held]
+            sealed = len(self.table.entries.get(writer.ledger_id, []))
+            begin = max(first, sealed)
+            missing = [e for e in range(begin, slot.confirmed + 1) if e not in held]
             assert not missing, f"{name} counts for {missing} of ledger {writer.ledger_id}"
 
     def _ledgers(self) -> dict[int, LedgerMetadata]:
@@ -267,7 +344,9 @@ class World:
         for ledger_id, metadata in self._ledgers().items():
             if ledger_id not in known or not metadata.is_closed:
                 continue
-            for entry_id in range(known[ledger_id] + 1, metadata.last_entry_id + 1):
+            sealed = len(self.table.entries.get(ledger_id, []))
+            begin = max(known[ledger_id] + 1, sealed)
+            for entry_id in range(begin, metadata.last_entry_id + 1):
                 ensemble, _ = metadata.ensemble_at(entry_id)
                 for name in metadata.holders(ensemble, entry_id):
                     held = self.bookies[name].entries(ledger_id)
@@ -275,6 +354,9 @@ class World:
 
     def _check_copies(self, found: dict[Position, bytes]) -> None:
         for (ledger_id, entry_id), entry in found.items():
+            if (sealed := self.table.get(Position(ledger_id, entry_id))) is not None:
+                assert sealed == entry, f"{ledger_id}:{entry_id} is sealed as {sealed!r}"
+                continue
             held = [b.entries(ledger_id).get(entry_id) for b in self.bookies.values()]
             copies = [copy for copy in held if copy is not None]
             assert len(copies) >= self.config.ack_quorum, f"{ledger_id}:{entry_id}: {len(copies)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
@@ -18,9 +19,13 @@ SETTLE_TURNS = 200
 
 
 class Gate:
-    """Stops the call that passes as number ``at``. Each call passes twice: before and after."""
+    """Stops the call that passes as number ``at``. Each call passes twice: before and after.
 
-    def __init__(self, at: int) -> None:
+    One that is not ``armed`` does not count those who pass.
+    """
+
+    def __init__(self, at: int, *, armed: bool = True) -> None:
+        self.armed = armed
         self._at = at
         self._passed = 0
         self._open = asyncio.Event()
@@ -28,6 +33,8 @@ class Gate:
 
     async def passes(self) -> None:
         """Stop here, if it is the place."""
+        if not self.armed:
+            return
         number, self._passed = self._passed, self._passed + 1
         if number == self._at:
             self.reached.set()
@@ -57,6 +64,35 @@ class Gated(Generic[T]):
             return answer
 
         return call
+
+
+class GatedBookie(Gated[T]):
+    """A bookie whose appends pass the gate too, in order: on their way in, and their answers."""
+
+    def __init__(self, inner: T, gate: Gate) -> None:
+        super().__init__(inner, gate)
+        self._arriving: deque[Callable[[], None]] = deque()
+        self._answering: deque[Callable[[], None]] = deque()
+
+    def append(self, run: Any, done: Callable[[Any], None], **options: bool) -> None:
+        """``Bookie.append``."""
+        inner: Any = self._inner
+
+        def answered(error: BaseException | None) -> None:
+            self._pass(self._answering, lambda: done(error))
+
+        self._pass(self._arriving, lambda: inner.append(run, answered, **options))
+
+    def _pass(self, line: deque[Callable[[], None]], what: Callable[[], None]) -> None:
+        line.append(what)
+        if len(line) == 1:
+            asyncio.ensure_future(self._in_line(line))  # noqa: RUF006 - it ends with the line
+
+    async def _in_line(self, line: deque[Callable[[], None]]) -> None:
+        while line:
+            await self._gate.passes()
+            line[0]()
+            line.popleft()
 
 
 async def settle() -> None:

@@ -118,6 +118,20 @@ class SealingProgress:
             everything=everything,
         )
 
+    async def surely_due(
+        self, topic: Topic, now: float, *, everything: bool = False
+    ) -> list[SealRange]:
+        """What is due, with what the table has by now.
+
+        Bulk publishes and other brokers attach, too. ``MetadataError`` if the table is not known.
+        """
+        if topic not in self._of:
+            await self.look_up(topic)
+        if (progress := self._of.get(topic)) is not None:
+            for part in self.due(topic, now, everything=everything):
+                await self._release(topic, progress, part.ledger_id)
+        return self.due(topic, now, everything=everything)
+
     def waits_since(self, topic: Topic) -> float | None:
         """When entries were first seen that are not in the table."""
         progress = self._of.get(topic)

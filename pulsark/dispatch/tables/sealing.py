@@ -391,12 +391,7 @@ class Sealing:
             for topic in table.topics:
                 if not topic.policies.sealing.enabled:
                     continue
-                if topic not in self._progress:
-                    await self._progress.look_up(topic)
-                ranges = self._progress.due(topic, now, everything=everything)
-                if ranges:  # bulk publishes attach, too, and so do other brokers
-                    await self._progress.look_up(topic)
-                    ranges = self._progress.due(topic, now, everything=everything)
+                ranges = await self._progress.surely_due(topic, now, everything=everything)
                 if ranges:
                     tables.setdefault(table.base, {})[topic] = ranges
         return list(tables.items())
@@ -490,11 +485,9 @@ class Sealing:
         """One attach; whether there was anything to be sealed."""
         topics = [topic for topic in topics if not topic.closed]  # it may be deleted by now
         progress = self._progress
-        for topic in topics:
-            if topic not in progress:
-                await progress.look_up(topic)
         now = self._clock.monotonic()
-        if not any(progress.due(topic, now, everything=everything) for topic in topics):
+        found = [await progress.surely_due(topic, now, everything=everything) for topic in topics]
+        if not any(found):
             return False
         before = self._tables.get(base)
         table_id = await self.topic_tables.id_for(topics[0])
