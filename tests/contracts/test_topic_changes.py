@@ -80,12 +80,12 @@ class Stage:
 
     async def prepare(self) -> None:
         client = Client(self.broker)
+        assert await client.subscribe(TOPIC, kind=SHARED) == 0
         await client.produce(TOPIC, 0)
         for number in range(4):
             client.send_bytes(publish(1, number, b"m%d" % number))
             found = (await client.take(Command.SEND_RECEIPT)).send_receipt.message_id
             self.places.append((found.ledgerId, found.entryId))
-        assert await client.subscribe(TOPIC, kind=SHARED) == 0
         await client.received(4)
         assert await client.ack(self.places[0]) == 0
         client.hang_up()
@@ -223,7 +223,10 @@ ACTIONS: Final = {
         lambda state, _: replace(state, acked=frozenset(state.log)),
     ),
     "deleting": Action(deletes, lambda _, __: State()),
-    "unsubscribing": Action(unsubscribes, lambda state, _: replace(state, acked=frozenset())),
+    "unsubscribing": Action(
+        unsubscribes,
+        lambda state, _: replace(state, acked=frozenset(), had_acked=frozenset(state.log)),
+    ),
     "unloading": Action(is_unloaded, same),
     "compacting": Action(is_compacted, same),
     "sealing": Action(is_sealed, same),
@@ -260,12 +263,9 @@ async def attempt(action: Action, stage: Stage, who: int, failed: set[int]) -> N
 class GatedBroker(BrokerInMemory):
     """Its calls of the metadata store and of the bookie pass a gate."""
 
-    def __init__(self, sim: Simulation, gate: Gate, *, trims: bool) -> None:
-        """``trims``: it keeps nothing that its subscription has acknowledged."""
+    def __init__(self, sim: Simulation, gate: Gate) -> None:
         self._gate = gate
-        days = 0 if trims else -1
-        retention = {"defaultRetentionTimeInMinutes": days, "defaultRetentionSizeInMB": days}
-        super().__init__(sim, **SETTINGS, **retention)
+        super().__init__(sim, **SETTINGS)
 
     def _new_broker(self) -> Broker:
         metadata, bookie = self.metadata, self.bookie
@@ -281,8 +281,10 @@ async def at(place: int, sim: Simulation, name: str, other: str) -> bool:
     """Stop an action at a place, and let another one come; whether there is such a place."""
     gate = Gate(place, armed=False)
     trims = place % 3 == 0 or "trimming" in (name, other)
-    broker = GatedBroker(sim, gate, trims=trims)
+    broker = GatedBroker(sim, gate)
     await broker.start()
+    if trims:
+        await broker.keep_nothing()
     stage = Stage(broker)
     await stage.prepare()
     gate.armed = True

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from itertools import count
 from typing import Any, cast
 
@@ -99,6 +100,14 @@ class BrokerInMemory:
         )
         await asyncio.sleep(0.01)
         return other
+
+    async def keep_nothing(self) -> None:
+        """Let what all have acknowledged be trimmed, in ``public/default`` and its tables."""
+        nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+        policies = dict.fromkeys(("retention_policies", "table_retention"), nothing)
+        await self.broker.resources.namespaces.update(
+            "public/default", lambda old: replace(old, policies={**old.policies, **policies})
+        )
 
     async def start(self) -> None:
         await self.broker.start(ServiceUrls("pulsar://b:6650", "http://b:8080", "grpc://b:8815"))
