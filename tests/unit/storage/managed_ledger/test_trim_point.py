@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from itertools import takewhile
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pulsark.storage.managed_ledger.ledger_list import LedgerInfo
 from pulsark.storage.managed_ledger.retention import Retention, trim_points
@@ -116,3 +119,62 @@ def test_what_is_in_the_table_goes_when_both_policies_let_it_go(
 def test_a_policy_in_minutes_and_megabytes() -> None:
     assert Retention.of(-1, -1) == FOR_EVER
     assert Retention.of(2, 3) == Retention(120_000, 3 << 20)
+
+
+MINUTES = st.integers(-1, 5)
+RETENTIONS = st.builds(Retention, MINUTES.map(lambda n: n * MINUTE), st.integers(-1, 8))
+LEDGERS_OF_ANY_AGE = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 5), st.integers(1, 2)),
+    max_size=6,
+)
+
+
+@given(
+    LEDGERS_OF_ANY_AGE,
+    st.booleans(),
+    st.integers(0, 12),
+    st.integers(-1, 3),
+    RETENTIONS,
+    st.none() | RETENTIONS,
+    st.none() | st.sets(st.integers(0, 12)),
+)
+def test_what_goes_is_what_a_naive_look_at_each_ledger_says(
+    drawn: list[tuple[int, int, int, int]],
+    is_open: bool,
+    consumed_ledger: int,
+    consumed_entry: int,
+    retention: Retention,
+    of_table: Retention | None,
+    in_table: set[int] | None,
+) -> None:
+    ledgers, ledger_id = list[LedgerInfo](), 0
+    for entries, size, minutes, step in drawn:
+        ledger_id += step
+        ledgers.append(LedgerInfo(ledger_id, entries, size, NOW - minutes * MINUTE))
+    if ledgers and is_open:
+        ledgers[-1] = ledgers[-1]._replace(open=True)
+    consumed = Position(consumed_ledger, consumed_entry)
+
+    def may_go(number: int) -> bool:
+        """Whether all up to a ledger may go, one entry and one rule at a time."""
+        info, behind = ledgers[number], sum(each.size for each in ledgers[number + 1 :])
+        if info.open or any(Position(info.ledger_id, n) > consumed for n in range(info.entries)):
+            return False
+        if not info.entries and info.ledger_id > consumed.ledger_id:
+            return False
+        rules = [retention]
+        if of_table is not None and (in_table is None or info.ledger_id in in_table):
+            rules.append(of_table)
+        for rule in rules:
+            old = rule.time_ms >= 0 and NOW - info.timestamp_ms >= rule.time_ms
+            many = rule.size_bytes >= 0 and behind >= rule.size_bytes
+            if not old and not many:
+                return False
+        return True
+
+    going = list(takewhile(may_go, range(len(ledgers))))
+    expected = [Position(ledgers[n].ledger_id, ledgers[n].entries) for n in going]
+    found = trim_points(
+        ledgers, sum(each.size for each in ledgers), consumed, retention, NOW, of_table, in_table
+    )
+    assert list(found) == expected

@@ -12,6 +12,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pulsark.errors import OlderMetadataError, StorageError
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
@@ -25,7 +27,7 @@ from pulsark.storage.table.files.seal_range import SealRange
 from pulsark.storage.table.files.table_limits import TableLimits
 from pulsark.storage.table.log import checkpoint
 from pulsark.storage.table.log import folding as log_folding
-from pulsark.storage.table.log.delta_log import DeltaLog, checkpoint_name, commit_name
+from pulsark.storage.table.log.delta_log import APP_ID, DeltaLog, checkpoint_name, commit_name
 from pulsark.storage.table.log.log_content import log_content
 from pulsark.storage.table.log.time_travel import (
     ATTEMPTS,
@@ -527,3 +529,36 @@ async def test_a_checkpoint_does_not_keep_bulk_publishes_for_ever(world: World) 
     found = log_content(world.disk, ONE, await world.record())
     assert found.attached == 14
     assert found.published == {}, "they are years ago by the clock of this machine"
+
+
+@given(
+    st.lists(st.none() | st.integers(0, 9), min_size=1, max_size=9),
+    st.integers(0, 10),
+    st.integers(0, 10),
+    st.integers(0, 4),
+)
+def test_the_base_is_the_newest_commit_that_is_old_as_all_before_it(
+    times: list[int | None], before: int, now: int, least: int
+) -> None:
+    """``None``: another engine's commit. What is later than now was made by a clock gone wrong."""
+    disk = SimDisk()
+    disk.make_dirs(f"{ONE}/_delta_log")
+    table_log = DeltaLog(disk, ONE)
+    for version, time in enumerate(times):
+        lines: list[dict[str, Any]] = [{"commitInfo": {"timestamp": time or 0}}]
+        if time is not None:
+            lines.append({"txn": {"appId": APP_ID, "version": version}})
+        table_log.write(version, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+    def may_be(version: int) -> bool:
+        believed = [time for time in times[: version + 1] if time is not None and time <= now]
+        return (
+            version >= max(least, 1)
+            and version < len(times) - 1
+            and (time := times[version]) is not None
+            and time <= now
+            and all(each < before for each in believed)
+        )
+
+    wanted = max(filter(may_be, range(len(times))), default=None)
+    assert log_folding.base_due(disk, ONE, before, now, least) == wanted
