@@ -8,9 +8,10 @@ would find if both had been done one after the other, or one that failed had not
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from itertools import chain, count, permutations
+from functools import partial
+from itertools import chain, count
 from typing import Any, Final, cast
 
 import pytest
@@ -29,7 +30,7 @@ from tests.support.broker_clients import (
     Client,
     Command,
 )
-from tests.support.gates import Gate, Gated, GatedBookie, settle
+from tests.support.gates import Gate, Gated, GatedBookie, outcomes, settle
 from tests.support.wire_frames import publish
 
 SECONDS_MAX: Final = 200.0
@@ -236,18 +237,10 @@ ACTIONS: Final = {
 BEGIN: Final = State((b"m0", b"m1", b"m2", b"m3"), frozenset({b"m0"}), had_acked=frozenset({b"m0"}))
 
 
-def possible(first: Action, second: Action, failed: set[int]) -> Iterator[State]:
-    """States after both in either order; those that failed may have been done, or not."""
-    both = [(0, first), (1, second)]
-    for order in (*permutations(both), both[:1], both[1:], []):
-        if {0, 1} - {who for who, _ in order} - failed:
-            continue
-        state: State | None = BEGIN
-        for who, action in order:
-            after = action.effect(state, who) if state is not None else None
-            state = after and replace(after, had_acked=after.had_acked | after.acked)
-        if state is not None:
-            yield state
+def with_acked(action: Action, who: int, state: State) -> State | None:
+    """Return the state after an action, with what was acknowledged in it."""
+    after = action.effect(state, who)
+    return after and replace(after, had_acked=after.had_acked | after.acked)
 
 
 async def attempt(action: Action, stage: Stage, who: int, failed: set[int]) -> None:
@@ -308,7 +301,8 @@ async def at(place: int, sim: Simulation, name: str, other: str) -> bool:
     if place % 2:
         await broker.restart()
     found = await stage.found()
-    states = list(possible(action, change, failed))
+    both = [partial(with_acked, action, 0), partial(with_acked, change, 1)]
+    states = list(outcomes(BEGIN, both, failed))
     assert any(state.found_as(found, trims=trims) for state in states), (
         f"{name} at place {place}, then {other}, of which {failed or 'none'} failed: {found}"
     )

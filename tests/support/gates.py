@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from itertools import permutations
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -93,6 +94,25 @@ class GatedBookie(Gated[T]):
             await self._gate.passes()
             line[0]()
             line.popleft()
+
+
+def outcomes(
+    begin: T, effects: Sequence[Callable[[T], T | None]], failed: Collection[int]
+) -> Iterator[T]:
+    """Yield the states after all effects in any order.
+
+    Those whose action failed may have happened, or not. An effect gives ``None`` if its action is
+    refused in a state.
+    """
+    for count in range(len(effects) + 1):
+        for order in permutations(range(len(effects)), count):
+            if not set(range(len(effects))) <= {*order, *failed}:
+                continue
+            state: T | None = begin
+            for number in order:
+                state = effects[number](state) if state is not None else None
+            if state is not None:
+                yield state
 
 
 async def settle() -> None:
