@@ -86,6 +86,11 @@ async def deletes(stage: Stage, name: str) -> None:
     await stage.log.delete("t", name)
 
 
+async def creates_anew(stage: Stage) -> None:
+    await deletes(stage, "b")
+    await creates(stage, "b")
+
+
 async def acknowledges(stage: Stage) -> None:
     cursor = stage.cursors["a"]
     await stage.durable(lambda done: cursor.ack([(Position(7, 5), None, None)], done))
@@ -127,6 +132,7 @@ def without(state: State, *names: str) -> State:
 ACTIONS: Final = {
     "creating b": Action(partial(creates, name="b"), lambda s: {"b": AT_FIRST, **s}),
     "creating a": Action(partial(creates, name="a"), lambda s: {"a": AT_FIRST, **s}),
+    "creating b anew": Action(creates_anew, lambda s: {**s, "b": AT_FIRST}),
     "deleting a": Action(partial(deletes, name="a"), lambda s: without(s, "a")),
     "deleting b": Action(partial(deletes, name="b"), lambda s: without(s, "b")),
     "acknowledging": Action(acknowledges, changed("a", lambda c: (c[0] | {5}, c[1]))),
