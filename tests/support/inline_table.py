@@ -17,10 +17,14 @@ from pulsark.storage.table.process.process import Piece, Reply, TableProcess, en
 from pulsark.storage.table.process.worker import TableWorker
 from pulsark.storage.table.root_identity import StorageRoots
 from pulsark.storage.table.tables import Tables
+from tests.support.gates import Gate
 
 
 class InlineTable(TableProcess):
-    """``requests`` are those that came; ``failure`` happens instead of the next reply."""
+    """``requests`` are those that came; ``failure`` happens instead of the next reply.
+
+    With a ``gate`` each request passes it, and its reply.
+    """
 
     def __init__(self, disk: Disk) -> None:
         super().__init__()
@@ -28,6 +32,7 @@ class InlineTable(TableProcess):
         self._worker = TableWorker(disk)
         self.requests: list[dict[str, Any]] = []
         self.failure: StorageError | None = None
+        self.gate: Gate | None = None
 
     async def forget(self) -> None:
         await super().forget()
@@ -44,6 +49,8 @@ class InlineTable(TableProcess):
             pieces = [encode_piece(piece) async for piece in entries]
             pieces.append(pipe.encode({"op": "end"}))
         await asyncio.sleep(0.001)
+        if self.gate is not None:
+            await self.gate.passes()
         self.requests.append(request)
         if self.failure is not None:
             failure, self.failure = self.failure, None
@@ -51,6 +58,8 @@ class InlineTable(TableProcess):
         stream = io.BytesIO(b"".join(pieces))
         reply = self._worker.answer(json.loads(json.dumps(request)), stream)
         assert not stream.read()
+        if self.gate is not None:
+            await self.gate.passes()
         found = pipe.read(io.BytesIO(pipe.encode(*reply)))
         assert found is not None
         return found
