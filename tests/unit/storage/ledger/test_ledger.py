@@ -244,6 +244,45 @@ def test_close_waits_for_what_was_sent_and_is_final() -> None:
 # Failing bookies.
 
 
+@given(st.data())
+def test_who_waits_for_all_copies_waits_for_no_bookie_that_failed(data: st.DataObject) -> None:
+    """Whichever bookies are slow, and fail meanwhile, in any order; there may be a spare one."""
+    spares = data.draw(st.integers(0, 1))
+    steps = data.draw(st.lists(st.sampled_from(["append", "fail", "answer"]), max_size=8))
+
+    async def main(sim: Simulation) -> None:
+        cluster, writes = Cluster(sim, 3), Writes()
+        writer = await cluster.manager().create(LedgerConfig(3, 3, 2), writes)
+        for number in range(spares):
+            cluster.add(f"b{4 + number}")
+        slow = cluster.bookies[data.draw(st.sampled_from(writer.metadata.ensembles[0].bookies))]
+        slow.held = True
+        writer.append([b"first"])
+        await turns()
+        draining = asyncio.ensure_future(writer.drained(everywhere=True))
+        for step in steps:
+            if step == "append" and writer.error is None:
+                writer.append([b"more"])
+            elif step == "fail":
+                slow.down = True
+                slow.release_held()
+            elif not slow.down:
+                slow.release_held()
+            await turns()
+        slow.down = True
+        slow.release_held()
+        await asyncio.wait_for(draining, 60)
+        if writer.error is None:
+            ended = await writer.close()
+            assert ended.last_entry_id == writer.last_pushed == writer.last_confirmed
+            for bookie_id in set(ended.ensembles[-1].bookies) - {slow.bookie_id}:
+                first = ended.ensembles[-1].first_entry_id
+                held = cluster.bookies[bookie_id].entries(0)
+                assert set(range(first, ended.last_entry_id + 1)) <= set(held)
+
+    simulate(main)
+
+
 def test_of_three_bookies_one_may_die() -> None:
     async def main(sim: Simulation) -> None:
         cluster, writes = Cluster(sim, 3), Writes()
@@ -776,6 +815,23 @@ def test_a_deleted_ledger_is_gone_from_bookies_and_metadata() -> None:
         with pytest.raises(NoSuchLedgerError):
             await manager.read(0, 0, 0, 1)
         await manager.delete(0)
+
+    simulate(main)
+
+
+def test_the_writer_of_a_deleted_ledger_hears_nothing_any_more() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, writes = Cluster(sim, 2), Writes()
+        manager = cluster.manager()
+        writer = await manager.create(LedgerConfig(2, 2, 2), writes)
+        cluster.bookies["b1"].held = True
+        writer.append([b"a"])
+        await turns()
+        await manager.delete(0)
+        cluster.bookies["b1"].release_held()
+        await turns()
+        assert writer.error is not None
+        assert (writes.confirmed, writer.last_confirmed) == ([], -1)
 
     simulate(main)
 
