@@ -19,6 +19,8 @@ _SIGNS: Final = {
 _OPERATORS: Final = {ast.Sub: "-", ast.FloorDiv: "//", ast.LShift: "<<", ast.RShift: ">>"}
 _SILENT: Final = ("log", "logging", "complaints", "warnings")
 """What only tells people: tests of other things do not look at it."""
+_TURN: Final = "await asyncio.sleep(0)"
+"""What lets others have a turn changes when things happen, not what: budgets are about that."""
 _TOLD: Final = ("__repr__", "__str__", "describe")
 
 
@@ -110,7 +112,9 @@ class _Finder(ast.NodeVisitor):
     def visit_Expr(self, node: ast.Expr) -> None:
         value = node.value
         if self._functions and not isinstance(value, ast.Constant | ast.Yield | ast.YieldFrom):
-            if isinstance(value, ast.Await):
+            if _text(value) == _TURN:
+                pass
+            elif isinstance(value, ast.Await):
                 self._replace("await dropped", node, "pass")
             elif isinstance(value, ast.Call) and not self._is_told(value):
                 self._replace("call dropped", node, "pass")
