@@ -55,9 +55,15 @@ def difference(old: Any, new: Any) -> tuple[Any, Any]:
 
 
 def _shown(part: Any) -> Any:
-    if isinstance(part, dict) and isinstance(part.get(_PROPERTIES), Mapping):
-        return {**part, _PROPERTIES: dict.fromkeys(part[_PROPERTIES], _HIDDEN)}
-    return part
+    """Hide properties, wherever they are: those of a namespace are among its policies."""
+    if isinstance(part, Mapping):
+        return {
+            key: dict.fromkeys(value, _HIDDEN)
+            if key == _PROPERTIES and isinstance(value, Mapping)
+            else _shown(value)
+            for key, value in part.items()
+        }
+    return list(map(_shown, part)) if isinstance(part, list) else part
 
 
 def _joined(texts: list[str]) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pulsark.security.audit.changes import AuditedChanges, difference
 from pulsark.security.audit.limits import AUDIT_BODY_BYTES_MAX
@@ -50,3 +53,26 @@ def test_of_large_and_many_changes_only_the_begin_is_kept() -> None:
     for number in range(100_000):
         many.add({"a": number}, {"a": -number})
     assert len(many._before) < AUDIT_BODY_BYTES_MAX
+
+
+PROPERTIES = st.dictionaries(st.sampled_from(["team", "password"]), st.just("secret"), max_size=2)
+VALUES = st.recursive(
+    st.integers(),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["a", "b"]), inner, max_size=2)
+        | st.builds(lambda value, found: {"c": value, "properties": found}, inner, PROPERTIES)
+    ),
+    max_leaves=6,
+)
+
+
+@given(VALUES, VALUES)
+def test_of_properties_only_the_names_are_noted_wherever_they_are(old: Any, new: Any) -> None:
+    changes = AuditedChanges()
+    changes.add(old, new)
+    before, after = difference(old, new)
+    for text, part in ((changes.before, before), (changes.after, after)):
+        assert "secret" not in text
+        names = json.dumps(part).replace('"secret"', '"..."')
+        assert (json.loads(text) if text else None) == json.loads(names)
