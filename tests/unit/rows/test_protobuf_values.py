@@ -9,6 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
+from google.protobuf.internal import encoder
+from google.protobuf.internal.decoder import _DecodeVarint
+from google.protobuf.message import DecodeError
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -621,6 +624,117 @@ def test_any_message_comes_back(data: Any, definition: Any) -> None:
             assert (value, kept) == (None, payload)
             continue
         same(value, as_shown(each, kind), kind)
+
+
+def pieces(payload: bytes) -> list[tuple[int, int, int]]:
+    """Where the pieces with a length begin, where their content does, and where they end."""
+    found, at = [], 0
+    while at < len(payload):
+        begin = at
+        tag, at = _DecodeVarint(payload, at)
+        if tag & 7 == 2:
+            size, at = _DecodeVarint(payload, at)
+            found.append((begin, at, at + size))
+            at += size
+        elif tag & 7 == 0:
+            _, at = _DecodeVarint(payload, at)
+        else:
+            at += 8 if tag & 7 == 1 else 4
+    return found
+
+
+def with_other_end(payload: bytes, piece: tuple[int, int, int], less: int) -> bytes:
+    """A message of which one piece ends earlier, or goes on, and says so."""
+    begin, content, end = piece
+    tag, _ = _DecodeVarint(payload, begin)
+    size = max(end - content - less, 0)
+    whole = payload[content:end] + bytes(8)
+    head = encoder._VarintBytes(tag) + encoder._VarintBytes(size)
+    return payload[:begin] + head + whole[:size] + payload[end:]
+
+
+def without_texts(definition: Any) -> Any:
+    """The same messages with bytes in the place of texts."""
+    twin = type(definition)()
+    twin.CopyFrom(definition)
+    messages = list(twin.message_type)
+    while messages:
+        each = messages.pop()
+        messages += each.nested_type
+        for field in each.field:
+            is_key = each.options.map_entry and field.number == 1
+            if field.type == STRING and not is_key:
+                field.type = F.TYPE_BYTES
+    return twin
+
+
+def shows_all(descriptor: Any, kind: pa.DataType) -> bool:
+    """Whether each field of a message, and of those within it, has a column."""
+    for field in descriptor.fields:
+        if kind.get_field_index(field.name) < 0:
+            return False
+        inner, of_field = field.message_type, kind.field(field.name).type
+        if inner is None:
+            continue
+        if inner.GetOptions().map_entry:
+            inner, of_field = inner.fields[1].message_type, of_field.item_type
+        elif field.is_repeated:
+            of_field = of_field.value_type
+        if inner is not None and not shows_all(inner, of_field):
+            return False
+    return True
+
+
+def is_read(build: Any, payload: bytes) -> bool:
+    try:
+        build.FromString(payload)
+    except DecodeError:
+        return False
+    return True
+
+
+@settings(max_examples=200, deadline=None, phases=UNSHRUNK)
+@given(data=st.data(), definition=definitions())
+def test_of_a_damaged_message_nothing_is_lost(data: Any, definition: Any) -> None:
+    """What Google's library cannot read is kept; else both read the same, or it is kept as well."""
+    schema, build = native(definition), class_of(definition)
+    if value_type(schema) == "binary":
+        return
+    kind, payloads = arrow_type_of(schema), list[bytes]()
+    of_bytes = class_of(without_texts(definition))
+    for _ in range(6):
+        whole = fill(data.draw, build()).SerializeToString()
+        if data.draw(st.booleans()) and (found := pieces(whole)):
+            piece = data.draw(st.sampled_from(found))
+            payloads.append(with_other_end(whole, piece, data.draw(st.integers(-3, 3))))
+            continue
+        payload = bytearray(whole)
+        for _ in range(data.draw(st.integers(1, 2))):
+            at = data.draw(st.integers(0, len(payload)))
+            change = data.draw(st.sampled_from(["cut", "shorter", "byte", "bit"]))
+            if change == "cut":
+                del payload[at:]
+            elif change == "shorter":
+                del payload[at : at + data.draw(st.integers(1, 3))]
+            elif change == "byte":
+                payload.insert(at, data.draw(st.integers(0, 255)))
+            elif at < len(payload):
+                payload[at] ^= 1 << data.draw(st.integers(0, 7))
+        payloads.append(bytes(payload))
+    values, raw = of(schema, *payloads)
+    for value, payload, kept in zip(values, payloads, raw, strict=True):
+        try:
+            read = build.FromString(payload)
+        except DecodeError:
+            assert kept == payload
+            # Unless it is only a text that is not UTF-8, or damage where no column looks.
+            if not is_read(of_bytes, payload) and shows_all(build.DESCRIPTOR, kind):
+                assert value is None
+        else:
+            if value is None or has_large_keys(read):
+                assert kept == payload
+            else:
+                same(value, as_shown(read, kind), kind)
 
 
 @settings(max_examples=60, deadline=None, phases=UNSHRUNK)
