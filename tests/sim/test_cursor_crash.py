@@ -4,7 +4,8 @@ The cursors lie on a real embedded bookie over a simulated disk. After each cras
 opens them: each must be exactly as it was at some moment that is not before its last answered
 operation. So no answered acknowledgement is lost, no mark-delete position goes back behind an
 answer, and nothing that was not acknowledged is skipped. And what a cursor ever said may be trimmed
-is acknowledged after the crash, too: it may be gone.
+is acknowledged after the crash, too: it may be gone. Properties that an acknowledgement rests on,
+as those of deduplication, are there with it, however many entries of the log both take.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class Life:
 
     history: list[tuple[object, ...]]
     """What it was after each operation; shared by all moments, only grows."""
+    properties: list[int]
+    """The number in its properties after each operation, which only rises."""
     length: int = 1
     created: bool = False
     answered: int = 0
@@ -138,7 +141,9 @@ class Script:
             self.cursors[topic, name] = cursor
             key = (topic, name, cursor.identity.cursor_id)
             if key not in self.promises.lives:
-                self.promises.lives[key] = Life([contents(cursor.state)], created=True)
+                self.promises.lives[key] = Life(
+                    [contents(cursor.state)], [number_of(cursor)], created=True
+                )
             self.promises.lives[key].cursor = cursor
 
     async def step(self) -> None:
@@ -171,7 +176,9 @@ class Script:
         key = (topic, name, cursor.identity.cursor_id)
         self.cursors[topic, name] = cursor
         if key not in self.promises.lives:
-            self.promises.lives[key] = Life([contents(cursor.state)], created=True)
+            self.promises.lives[key] = Life(
+                [contents(cursor.state)], [number_of(cursor)], created=True
+            )
         self.promises.lives[key].cursor = cursor
 
     async def delete(self, topic: str, name: str, cursor: Cursor) -> None:
@@ -189,6 +196,8 @@ class Script:
         rng = self.rng
         life = self.life(cursor)
         index = life.length
+        if rng.random() < 0.5:  # as deduplication does before it acknowledges what it has seen
+            cursor.set_properties({"number": str(index), "names": "x" * rng.choice((1, 100))})
         done = self.answer(life, index) if rng.random() < 0.6 else None
         position = rng.choice(LEDGERS.positions())
         mask = words_of_mask(rng.getrandbits(BATCH) | 1 << rng.randrange(BATCH))
@@ -207,6 +216,7 @@ class Script:
         else:
             cursor.reset(position, mask if rng.random() < 0.3 else None, done)
         life.history.append(contents(cursor.state))
+        life.properties.append(number_of(cursor))
         life.length = index + 1
 
     def life(self, cursor: Cursor) -> Life:
@@ -225,12 +235,18 @@ class Script:
         return done
 
 
+def number_of(cursor: Cursor) -> int:
+    return int(cursor.properties.get("number", "0"))
+
+
 async def check(log: CursorLog, promises: Promises) -> None:
     """What the new owner finds is what was promised."""
     found: dict[tuple[str, str, int], tuple[object, ...]] = {}
+    numbers: dict[tuple[str, str, int], int] = {}
     for topic in ("t", "u"):
         for name, cursor in (await log.cursors(topic, LEDGERS)).items():
             found[topic, name, cursor.identity.cursor_id] = contents(cursor.state)
+            numbers[topic, name, cursor.identity.cursor_id] = number_of(cursor)
     for key, life in promises.lives.items():
         if key not in found:
             assert life.delete_asked or not life.created, f"{key} is lost"
@@ -240,6 +256,14 @@ async def check(log: CursorLog, promises: Promises) -> None:
         assert found[key] in possible, (
             f"{key} was answered at {life.answered}: {life.history[life.answered]}, "
             f"came to {life.history[life.length - 1]}, and is {found[key]}"
+        )
+        least = min(
+            number
+            for number, each in zip(life.properties[life.answered :], possible, strict=False)
+            if each == found[key]
+        )
+        assert least <= numbers[key] <= life.properties[life.length - 1], (
+            f"{key} has acknowledged what rests on {least}, and knows {numbers[key]}"
         )
         era, mark_delete, *_ = found[key]
         assert isinstance(era, int)
