@@ -1,8 +1,7 @@
 """Whoever follows others' changes in ZooKeeper or etcd hears of each, or that some were missed.
 
-Changes come beside all that may happen to the follower: connections that are lost, reads that are
-refused, servers that have deleted what they told, watches that come late, twice or never. Of each
-change, the path is told after it was made, or that changes were missed.
+Meanwhile connections are lost, servers refuse reads and delete old changes, and watches fire late,
+twice or never. After each change the follower hears its path, or that changes were missed.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Following(Protocol):
         """Let the next reads fail."""
 
     async def forget(self) -> None:
-        """Delete all that was told, as if the follower were far behind."""
+        """Delete all changes, as if the follower were far behind."""
 
     def close(self) -> None:
         """Follow no longer."""

@@ -1,8 +1,8 @@
 """What is done to the cursors of a bundle while something else is done to them.
 
-Each action is stopped on its way into, or out of, a call of the metadata store or a bookie; another
-one comes meanwhile, and both go on. What the owner knows then, and what the next owner finds, is
-what they would find if both had been done one after the other, or one that failed had not been.
+The test stops an action before or after a call of the metadata store or of a bookie, starts another
+action, and lets both go on. Afterwards the next owner of the bundle finds one of the states that
+the two actions lead to one after the other. An action that failed may have had its effect, or none.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Action:
 
 
 def changed(name: str, change: Callable[[Saved], Saved]) -> Callable[[State], State | None]:
-    """An effect on one cursor; on one that is gone nothing can be said to have been done."""
+    """Return an effect on one cursor. On a cursor that does not exist it has none."""
     return lambda state: {**state, name: change(state[name])} if name in state else state
 
 
@@ -154,7 +154,7 @@ async def attempt(action: Action, stage: Stage, who: int, failed: set[int]) -> N
     try:
         async with asyncio.timeout(SECONDS_MAX):
             await action.do(stage)
-    except (PulsarkError, KeyError):  # the latter: there is no such cursor any more
+    except (PulsarkError, KeyError):  # KeyError: the cursor does not exist
         failed.add(who)
 
 

@@ -1,8 +1,8 @@
 """What is done to a bundle while its owner changes, wherever a broker waits for the store.
 
-An action of one broker is stopped on its way into, or out of, a call of the metadata store; another
-one comes meanwhile, here or at the other broker, and both go on. At no moment has the topic two
-owners; in the end all say the same, and nothing is gone that was confirmed.
+The test stops an action of one broker before or after a call of the metadata store, starts another
+action at either broker, and lets both go on. The topic never has two owners. In the end both
+brokers name the same owner, and it has every confirmed message.
 """
 
 from __future__ import annotations

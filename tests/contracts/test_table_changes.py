@@ -1,9 +1,9 @@
 """What is done to a table while something else is done to it, by its owner or by the next one.
 
-Each action is stopped on its way into, or out of, a call of the metadata store or of a table
-process; another one comes meanwhile, and both go on. Logs, files and the metadata store say the
-same then: what they would say if both had been done one after the other, or one that failed had
-not been.
+The test stops an action before or after a call of the metadata store or of a table process, starts
+another action, and lets both go on. Afterwards logs, files and the metadata store agree on one of
+the states that the two actions lead to one after the other. An action that failed may have had its
+effect, or none.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Stage:
         await (await self.table()).seal([SealRange(-1, ledger_id, first, last)], sent, 1 << 20)
 
     async def found(self) -> State:
-        """What a new owner finds, once what was decided is done; it is the same everywhere."""
+        """Return what a new owner finds. Logs, files and the metadata store have to agree."""
         tables = inline_tables(
             ROOTS, MemoryMetadataStore(self.tree), self.runtime, copies=2, copies_needed=2
         )
@@ -132,7 +132,7 @@ async def merges(stage: Stage) -> None:
 
 
 async def rewrites(stage: Stage) -> None:
-    """As an erasure does it, of messages that are gone already."""
+    """Rewrite a file as an erasure does."""
     found = await stage.sealed(5)
     table = await stage.table()
     await table.rewrite(found, found.files[:1], sent, 1 << 20, RowChange.ERASE)
@@ -158,7 +158,7 @@ async def publishes(stage: Stage) -> None:
 
 
 async def goes_to_another_broker(stage: Stage) -> None:
-    """From now on what is done is done there; what was begun here may still go on."""
+    """Let another broker own the table. Actions of the former owner may still go on."""
     stage.tables = stage.new_owner()
     await stage.table()
 

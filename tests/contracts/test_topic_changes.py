@@ -1,8 +1,8 @@
 """What is done to a topic while something else is done to it, at each place where that waits.
 
-Each action is stopped on its way into, or out of, a call of the metadata store or a bookie; another
-one comes meanwhile, and both go on. What clients find then, also after a restart, is what they
-would find if both had been done one after the other, or one that failed had not been done.
+The test stops an action before or after a call of the metadata store or of a bookie, starts another
+action, and lets both go on. Afterwards, also after a restart, clients find one of the states that
+the two actions lead to one after the other. An action that failed may have had its effect, or none.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class State:
     """What was acknowledged at any time."""
 
     def found_as(self, found: State, *, trims: bool) -> bool:
-        """Whether clients may find this; if the topic ``trims``, without what was acknowledged."""
+        """Return whether clients may find this state.
+
+        A topic that ``trims`` may lack messages that were acknowledged.
+        """
         gone = self.log[: len(self.log) - len(found.log)] if trims else ()
         return (
             found.log == self.log[len(gone) :]
@@ -93,7 +96,7 @@ class Stage:
         await settle()
 
     def client(self) -> Client:
-        """A connection that lasts until somebody looks what is there."""
+        """Open a connection. ``found`` closes it."""
         self.clients.append(Client(self.broker))
         return self.clients[-1]
 
@@ -238,7 +241,7 @@ BEGIN: Final = State((b"m0", b"m1", b"m2", b"m3"), frozenset({b"m0"}), had_acked
 
 
 def with_acked(action: Action, who: int, state: State) -> State | None:
-    """Return the state after an action, with what was acknowledged in it."""
+    """Return the state after an action. It notes the messages that are acknowledged."""
     after = action.effect(state, who)
     return after and replace(after, had_acked=after.had_acked | after.acked)
 

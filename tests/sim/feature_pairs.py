@@ -132,7 +132,7 @@ class Model:
         return self.messages[id_].uuid
 
     def read_compacted(self) -> list[Id]:
-        """What a reader of the compacted topic gets."""
+        """Return the messages that a reader of the compacted topic gets."""
         newest = sorted(
             id_
             for ids in self.compacted.values()
@@ -198,7 +198,7 @@ class Run:
         await self.subscribe()
 
     async def subscribe(self) -> None:
-        """Have the consumers again; all that is unread comes to them."""
+        """Subscribe again. The broker sends the consumers all unread messages."""
         self.held.clear()
         await self.client.deliveries()
         for number, ranges in enumerate(self.ranges, 1):
@@ -496,7 +496,7 @@ async def seeks_to_a_message(run: Run) -> None:
     if not run.model.messages:
         return
     found = list(run.model.messages)
-    if run.rng.random() < 0.7:  # where it is not there any more
+    if run.rng.random() < 0.7:  # a place that was trimmed
         found = sorted(run.model.trimmed) or found
     if run.rng.random() < 0.5:  # within a batch
         found = [id_ for id_ in found if id_.index] or found
@@ -536,7 +536,7 @@ async def acknowledges_a_message_of_a_batch(run: Run) -> None:
 
 
 async def trims(run: Run) -> None:
-    """Most of what is left is acknowledged before: as a rule some ledger may go."""
+    """Acknowledge most messages before, so that a ledger may go."""
     held = sorted(run.held)
     await run.acknowledge(held[: max(run.rng.randint(0, len(held)), len(held) - 4)])
     topic = await run.topic()
@@ -667,7 +667,7 @@ FEATURES: Final[dict[str, tuple[Step, ...]]] = {
 
 
 def run(features: Collection[str], seed: int) -> None:
-    """One run; raises ``Wrong``."""
+    """Make one run. Raises ``Wrong``."""
     with Simulation(seed) as sim:
         changed: dict[str, Any] = dict(SETTINGS)
         changed["acknowledgmentAtBatchIndexLevelEnabled"] = "batch index" in features

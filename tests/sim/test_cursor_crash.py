@@ -85,6 +85,11 @@ class Life:
     trimmable: dict[int, Position] = field(default_factory=dict)
     """By era, up to where it ever said that entries may be trimmed."""
 
+    @classmethod
+    def of(cls, cursor: Cursor) -> Life:
+        """The life of a cursor that exists."""
+        return cls([contents(cursor.state)], [number_of(cursor)], created=True)
+
     def copy(self) -> Life:
         return replace(self, cursor=None, trimmable=dict(self.trimmable))
 
