@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from pulsark.config.store_urls import configuration_store_url, is_etcd, store_url
 from pulsark.errors import MetadataError
-from pulsark.metadata.sqlite_shared import SharedSqliteMetadataStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +26,8 @@ async def join_metadata(
     """
     url, configuration_url = store_url(settings), configuration_store_url(settings)
     if not url:
+        from pulsark.metadata.sqlite_shared import SharedSqliteMetadataStore
+
         return await SharedSqliteMetadataStore.join(
             path, runtime, timeout_seconds=settings.metadataStoreOperationTimeoutSeconds
         )

@@ -60,6 +60,8 @@ OF_SCHEMAS = {
 
 OF_BUNDLES = {
     "pulsark.dispatch.brokers.isolation",
+    "pulsark.dispatch.brokers.shedding",
+    "pulsark.dispatch.brokers.splitting",
     "pulsark.storage.cursor.division",
 }
 """What is loaded once there are isolation policies, or a bundle is divided."""
@@ -73,6 +75,9 @@ OF_TABLES = {
     "pulsark.dispatch.tables.table_retention",
     "pulsark.dispatch.tables.tidying",
     "pulsark.storage.table.attach",
+    "pulsark.storage.table.log.log_content",
+    "pulsark.storage.table.log.log_repair",
+    "pulsark.storage.table.log.missing_statistics",
     "pulsark.storage.table.table",
     "pulsark.storage.table.table_repair",
     "shutil",

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from pulsark.dispatch.brokers.owners import BundleOwner
-from pulsark.dispatch.brokers.splitting import ALGORITHMS
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.topics.bundles import Covered, namespace_of
 from pulsark.errors import (
@@ -132,6 +131,8 @@ class BundleSplit:
                 async for name in names
                 if name in covered
             ]
+        from pulsark.dispatch.brokers.splitting import ALGORITHMS  # few bundles are ever split
+
         return ALGORITHMS[algorithm](low, high, hashes, positions)
 
     async def split(self, bundle: str, edges: Sequence[int], *, keep: bool) -> list[str]:

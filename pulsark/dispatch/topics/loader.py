@@ -12,7 +12,6 @@ from pulsark.dispatch.subscription.broker_unacked import BrokerUnacked
 from pulsark.dispatch.subscription.dispatch_limit import DispatchLimit
 from pulsark.dispatch.topic.cache import CacheBudget
 from pulsark.dispatch.topic.compactor import CompactionTurns
-from pulsark.dispatch.topic.non_persistent_topic import NonPersistentTopic
 from pulsark.dispatch.topic.topic import Topic, TopicContext
 from pulsark.errors import ClientError, OwnershipLostError, ServerError
 from pulsark.metadata.paths import delayed_buckets_path, managed_ledger_path
@@ -22,6 +21,7 @@ from pulsark.storage.managed_ledger.managed_ledger import ManagedLedger, Managed
 if TYPE_CHECKING:
     from pulsark.config.settings import Settings
     from pulsark.dispatch.loop.run_queue import RunQueue
+    from pulsark.dispatch.topic.non_persistent_topic import NonPersistentTopic
     from pulsark.dispatch.topics.cursor_logs import CursorLogs
     from pulsark.dispatch.topics.guarded_storage import GuardedStorage
     from pulsark.dispatch.topics.ownership import Ownership
@@ -127,6 +127,8 @@ class TopicLoader:
         """A topic that stores nothing."""
         await self._ownership.own(name)
         policies = await self._policy_source.current(name)
+        from pulsark.dispatch.topic.non_persistent_topic import NonPersistentTopic
+
         return NonPersistentTopic(
             name, self._settings, policies, self._runtime.clock, self._run_queue
         )

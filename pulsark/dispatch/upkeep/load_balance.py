@@ -12,8 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsark.config.store_urls import configuration_store_url
-from pulsark.dispatch.brokers.shedding import Move, Shedding
-from pulsark.dispatch.brokers.splitting import SplitLimits, to_split
 from pulsark.dispatch.topics.bundles import namespace_of
 from pulsark.errors import ClientError, PulsarkError, ServerError
 from pulsark.metadata.paths import MOVED_BUNDLES
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from pulsark.dispatch.brokers.candidates import Candidates
     from pulsark.dispatch.brokers.load import BundleLoad, LoadReport
     from pulsark.dispatch.brokers.registry import BrokerRegistry
+    from pulsark.dispatch.brokers.shedding import Move, Shedding
     from pulsark.dispatch.peers.peers import Peers
     from pulsark.dispatch.topics.bundle_release import BundleRelease
     from pulsark.dispatch.topics.bundle_split import BundleSplit
@@ -68,6 +67,8 @@ class AutoSplit:
             return
         if configuration_store_url(settings):  # the owners of bundles are in another store
             return
+        from pulsark.dispatch.brokers.splitting import SplitLimits, to_split  # as below
+
         self._seen = loads
         held = {bundle: load for bundle, load in loads.items() if self._ownership.has(bundle)}
         limits = SplitLimits.from_settings(settings)
@@ -123,6 +124,8 @@ class LoadShedding:
             self._shedding = None
             return
         if self._shedding is None:
+            from pulsark.dispatch.brokers.shedding import Shedding  # one that is alone sheds none
+
             self._shedding = Shedding(await self._moved())
         loads = {broker_id: live.load for broker_id, live in self._registry.live.items()}
         moves = self._shedding.round(

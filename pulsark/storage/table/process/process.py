@@ -15,9 +15,6 @@ from pulsark.errors import ProcessEndedError, SlowSealError, StorageError
 from pulsark.schemas.value_schemas import ValueSchemas
 from pulsark.storage.bookie.journal_excerpt import JournalExcerpt
 from pulsark.storage.table.files.record import DataFile, SealedLedger, TableRecord
-from pulsark.storage.table.log.log_content import LogContent
-from pulsark.storage.table.log.log_repair import LogRepair
-from pulsark.storage.table.log.missing_statistics import MissingStatistics
 from pulsark.storage.table.process import pipe
 from pulsark.storage.table.process.fair_lock import FairLock
 from pulsark.storage.table.process.processors import cpu_seconds
@@ -25,6 +22,10 @@ from pulsark.storage.table.process.restarts import Restarts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+    from pulsark.storage.table.log.log_content import LogContent
+    from pulsark.storage.table.log.log_repair import LogRepair
+    from pulsark.storage.table.log.missing_statistics import MissingStatistics
 
 log = logging.getLogger(__name__)
 
@@ -205,6 +206,8 @@ class TableProcess:
             "files": [file.to_json() for file in named],
         }
         document, commit = await self._exchange(request)
+        from pulsark.storage.table.log.log_repair import LogRepair  # few tables ever need it
+
         return LogRepair.from_json(_checked(document), commit[0][1])
 
     async def content(self, directory: str, record: TableRecord) -> LogContent:
@@ -215,12 +218,16 @@ class TableProcess:
             "record": record.encode().decode(),
         }
         document, _ = await self._exchange(request)
+        from pulsark.storage.table.log.log_content import LogContent  # as above
+
         return LogContent.from_json(_checked(document))
 
     async def missing_statistics(self, record: TableRecord, room: int) -> MissingStatistics:
         """``missing_statistics``."""
         request = {"op": "statistics", "record": record.encode().decode(), "room": room}
         document, _ = await self._exchange(request)
+        from pulsark.storage.table.log.missing_statistics import MissingStatistics  # as above
+
         return MissingStatistics.from_json(_checked(document))
 
     async def checkpoint(self, directories: Sequence[str]) -> list[int | None]:
