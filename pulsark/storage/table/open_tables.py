@@ -12,7 +12,6 @@ from pulsark.metadata.paths import TABLES, managed_ledger_path, table_path, topi
 from pulsark.metadata.topic_resources import PartitionedTopics
 from pulsark.storage.managed_ledger.record import read_record
 from pulsark.storage.table.files.record import TableRecord
-from pulsark.storage.table.table_logs import TableLogs
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -135,6 +134,8 @@ class OpenTables:
             directories = await self._roots.having(name, table_id)
             record = TableRecord(table_id, 0, tuple(directories))
         disk, thread = parts.files, parts.thread()
+        from pulsark.storage.table.table_logs import TableLogs  # a new broker has no logs
+
         logs = TableLogs(record, topic_at(TABLES, path), disk, thread, self._roots.check)
         await logs.check(record)
 

@@ -11,20 +11,13 @@ from pulsark.runtime import Worker, run_in_worker
 from pulsark.storage.roots.store_pause import PausedStoreError
 from pulsark.storage.table.files.disk_reserve import room
 from pulsark.storage.table.files.record import DataFile, TableRecord, table_directory
-from pulsark.storage.table.repair import (
-    Copy,
-    LogState,
-    catch_up,
-    copy_state,
-    log_state,
-    placed,
-)
 from pulsark.storage.table.root_identity import StorageRoots, put_in_service, storage_root_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pulsark.storage.roots.root_files import RootFiles
+    from pulsark.storage.table.repair import Copy, LogState
     from pulsark.wire.topic_name import TopicName
 
 log = logging.getLogger(__name__)
@@ -112,6 +105,8 @@ class TableRoots:
 
     async def wanted(self, record: TableRecord) -> list[str]:
         """Where a table should be: a root that this process does not have any more is replaced."""
+        from pulsark.storage.table.repair import placed  # a broker without tables reads no logs
+
         in_service = [root for root in self.paths if not await self.problem(root)]
         return placed(record.roots, self.paths, in_service, self._copies)
 
@@ -133,6 +128,7 @@ class TableRoots:
         self, directories: Sequence[str], files: Sequence[DataFile]
     ) -> dict[str, list[Copy]]:
         """By directory: how it has each of some files, by their sizes."""
+        from pulsark.storage.table.repair import copy_state  # as above
 
         def look(directory: str) -> list[Copy]:
             try:
@@ -145,6 +141,7 @@ class TableRoots:
 
     async def logs(self, record: TableRecord) -> dict[str, LogState]:
         """By directory of a table: how it has the table's log."""
+        from pulsark.storage.table.repair import log_state  # as above
 
         def look(directory: str) -> LogState:
             try:
@@ -159,6 +156,8 @@ class TableRoots:
         self, record: TableRecord, directory: str, files: Sequence[DataFile]
     ) -> None:
         """Make the log of a table whole in a directory that has all its files; ``StorageError``."""
+        from pulsark.storage.table.repair import catch_up  # as above
+
         try:
             await self._blocking(partial(catch_up, self._disk, record, directory, files))
         except OSError as e:
