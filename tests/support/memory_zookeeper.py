@@ -15,6 +15,7 @@ from pulsark.metadata.zookeeper.nodes import (
     VERSION_MAX,
     CreateNode,
     DeleteNode,
+    EphemeralParentError,
     Node,
     NodeError,
     NodeExistsError,
@@ -92,6 +93,8 @@ class MemoryZooKeeper:
             name = f"{path}{number:010d}"
         if name in self.nodes:
             raise NodeExistsError(path)
+        if self.nodes[parent].owner:
+            raise EphemeralParentError(path)
         self.zxid += 1
         self.nodes[name] = new_node(operation.data, int(operation.ephemeral), self.zxid)
         self._count(parent, 1)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Sequence
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +15,7 @@ from pulsark.errors import BadVersionError, MetadataError, MetadataRefusedError,
 from pulsark.metadata.changes import Change, Check, Delete, Put
 from pulsark.metadata.store import ABSENT, ANY_VERSION
 from pulsark.metadata.zookeeper import facts
+from pulsark.metadata.zookeeper.change_queue import telling
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.metadata.zookeeper.instance import find_or_create
 from pulsark.metadata.zookeeper.layout import TREE, Layout, part_of
@@ -216,3 +219,42 @@ async def expect(writer: Writer, path: str, version: int, *, is_so: bool = True)
     """Whether a value is at a version."""
     with contextlib.nullcontext() if is_so else pytest.raises(BadVersionError):
         await writer.write((Check(path, version),))
+
+
+def test_nothing_comes_below_a_value_that_goes_with_its_session() -> None:
+    """It is refused at once, whether that value is known here or not; what came with it is made."""
+
+    async def main(_: Simulation) -> None:
+        for known in (True, False):
+            client = ImpatientZooKeeper()
+            writer = await writer_of(client)
+            await writer.write((Put("/a/mine", b"", ABSENT, ephemeral=True),))
+            if not known:
+                writer = Writer(
+                    cast("ZooKeeperClient", client), Layout(), 30.0, lambda _: None, lambda *_: None
+                )
+            below = asyncio.create_task(writer.write((Put("/a/mine/b", b"", ABSENT),)))
+            beside = asyncio.create_task(writer.write((Put("/a/other", b"", ABSENT),)))
+            with pytest.raises(MetadataRefusedError):
+                await asyncio.wait_for(below, 60)
+            await asyncio.wait_for(beside, 60)
+
+    simulate(main)
+
+
+@pytest.mark.parametrize(
+    ("changes", "paths"),
+    [
+        ([Put("/a", b"", ABSENT), Check("/b", 0)], ["/a"]),
+        ([Check("/b", 0)], None),
+        ([Put("/ledgers/7", b"")], None),
+        ([Put("/ledgers/7", b""), Delete("/c")], ["/c"]),
+    ],
+    ids=["a put", "a check", "a ledger", "some"],
+)
+def test_others_are_told_only_of_what_somebody_may_follow(
+    changes: list[Change], paths: list[str] | None
+) -> None:
+    steps = [SimpleNamespace(wanted=change, appeared=False) for change in changes]
+    told = telling(7, cast("Any", steps))
+    assert (told and json.loads(told.data)["paths"]) == paths

@@ -16,7 +16,7 @@ from pulsark.metadata.guarded import GuardedMetadataStore
 from pulsark.metadata.memory import MemoryMetadataStore, MemoryTree
 from pulsark.metadata.zookeeper.guard_nodes import GuardNodes
 from pulsark.metadata.zookeeper.layout import INSTANCE, Layout, part_node, part_of
-from pulsark.metadata.zookeeper.nodes import Operation, Result
+from pulsark.metadata.zookeeper.nodes import Node, Operation, Result
 from pulsark.storage.bookkeeper.encoder import LedgerKeys
 from pulsark.storage.bookkeeper.guarded_writes import AT_ONCE, BYTES_AT_ONCE
 from pulsark.storage.bookkeeper.ids import LedgerIds
@@ -43,6 +43,16 @@ class Server(MemoryZooKeeper):
 
     quicker: Callable[[], Awaitable[None]] | None = None
     multis: int = 0
+    behind: dict[str, Node] | None = None
+    """What this session's server knows until it is asked to catch up."""
+
+    async def get(self, path: str, changed: Callable[[], None] | None = None) -> Node | None:
+        found = await super().get(path, changed)
+        return found if self.behind is None else self.behind.get(path)
+
+    async def sync(self) -> None:
+        await super().sync()
+        self.behind = None
 
     async def multi(self, operations: Sequence[Operation]) -> list[Result]:
         self.multis += 1
@@ -98,6 +108,14 @@ class World:
         """A deletion in the same part of the tree."""
         await self.server.set(PART, b"50")
 
+    async def is_claimed_anew_here(self) -> None:
+        """The bundle was gone and is this process's again, but not every server knows it."""
+        self.server.behind = dict(self.server.nodes)
+        found = await self.metadata.get(GUARD)
+        assert found is not None
+        await self.server.delete(NODE)
+        await self.server.create(NODE, self.value(found.version))
+
 
 def run(scenario: Callable[[World, BookKeeperLedgerStore], Awaitable[None]]) -> None:
     async def main(_: Simulation) -> None:
@@ -105,6 +123,16 @@ def run(scenario: Callable[[World, BookKeeperLedgerStore], Awaitable[None]]) -> 
         await scenario(world, await world.start())
 
     simulate(main)
+
+
+def test_a_server_that_is_behind_does_not_make_a_broker_lose_its_bundle() -> None:
+    async def scenario(world: World, ledgers: BookKeeperLedgerStore) -> None:
+        await world.is_claimed_anew_here()
+        await ledgers.create(OPENED)
+        assert world.lost == []
+        assert await ledgers.get(7) is not None
+
+    run(scenario)
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["checks known", "checks not known"])

@@ -463,6 +463,24 @@ def test_a_closed_ledger_is_read_where_its_copies_were_repaired() -> None:
     simulate(main)
 
 
+def test_a_closed_ledger_is_deleted_where_its_copies_were_repaired() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        manager = cluster.manager()
+        writer = await manager.create(LedgerConfig(2, 2, 2), Writes())
+        writer.append([b"a"])
+        ended = await writer.close()
+        assert len(await manager.read(0, 0, 0, 100)) == 1
+        lost = ended.ensembles[0].bookies[0]
+        (copy,) = cluster.bookies.keys() - set(ended.ensembles[0].bookies)
+        cluster.bookies[copy].put(0, 0, b"a")
+        await changed_by_another(cluster, decisions.replace_lost(0, lost, copy))
+        await manager.delete(0)
+        assert cluster.bookies[copy].ledger_ids() == []
+
+    simulate(main)
+
+
 class Told(OnePlace):
     """Tells of bookies that are lost."""
 

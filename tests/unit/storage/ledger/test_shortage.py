@@ -16,11 +16,12 @@ NAMES = ["b1", "b2", "b3", "b4"]
     st.sets(st.sampled_from(NAMES)),
     st.sets(st.sampled_from(NAMES)),
     st.sets(st.sampled_from(NAMES)),
+    st.sets(st.sampled_from(NAMES)),
     st.integers(1, 4),
     st.integers(1, 4),
 )
 def test_a_shortage_is_what_the_bookies_that_are_there_say(
-    there: set[str], suspect: set[str], failed: set[str], size: int, wanted: int
+    there: set[str], away: set[str], suspect: set[str], failed: set[str], size: int, wanted: int
 ) -> None:
     async def main(sim: Simulation) -> None:
         cluster = Cluster(sim, 0)
@@ -29,8 +30,10 @@ def test_a_shortage_is_what_the_bookies_that_are_there_say(
         bookies = LedgerBookies(cluster.bookies, cluster.runtime)
         for name in suspect:
             bookies.failed(name)
+        for name in there & away:
+            cluster.bookies[name].leave()
         found = bookies.shortage(sorted(failed), size, wanted)
-        sound = len([name for name in there if not bookies.is_suspect(name)])
+        sound = len(there - suspect - away)
         if not failed and size >= wanted:
             assert found is Shortage.NONE
         elif sound >= wanted and sound >= size:
