@@ -17,7 +17,7 @@ from pulsark.metadata.zookeeper.change_queue import ChangeQueue, node_of
 from pulsark.metadata.zookeeper.client import ZooKeeperClient
 from pulsark.metadata.zookeeper.instance import find_or_create
 from pulsark.metadata.zookeeper.layout import CHANGE, CHANGES
-from pulsark.metadata.zookeeper.nodes import Node, Operation, Result
+from pulsark.metadata.zookeeper.nodes import DeleteNode, Node, Operation, Result
 from tests.sim.clock import SimClock
 from tests.sim.simulation import Simulation
 from tests.support.ledgers import simulate
@@ -152,5 +152,39 @@ def test_changes_are_counted_for_as_long_as_the_server_numbers_them(
         found = await client.get("/changes")
         assert found is not None
         assert found.created_children == created
+
+    simulate(main)
+
+
+def test_whoever_tells_of_changes_deletes_old_ones_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A few at a time, none twice, and none that somebody may still read."""
+    monkeypatch.setattr(change_queue, "METADATA_CHANGES_KEPT", 10)
+    monkeypatch.setattr(change_queue, "_TRIM_EACH", 4)
+    deleted: list[int] = []
+
+    class Counting(Client):
+        async def multi(self, operations: Sequence[Operation]) -> list[Result]:
+            names = [each.path for each in operations if isinstance(each, DeleteNode)]
+            assert len(names) <= 4
+            deleted.extend(int(name.removeprefix(CHANGE)) for name in names)
+            return await super().multi(operations)
+
+    async def main(sim: Simulation) -> None:
+        client = Counting()
+        client.session = Session(SimClock(sim.loop))
+        session = cast("ZooKeeperClient", client)
+        await find_or_create(session, "identity", create=True)
+        queue = ChangeQueue(session, lambda _, __: None, lambda: None)
+        await queue.start()
+        for number in range(61):
+            queue.created(await client.create(CHANGE, b"{}", sequential=True))
+            await asyncio.sleep(1)
+            assert all(each <= number - 10 for each in deleted)
+        left = len(await client.children(CHANGES))
+        assert 10 <= left <= 10 + 2 * 4
+        assert sorted(deleted) == list(range(61 - left))
+        queue.close()
 
     simulate(main)
