@@ -217,6 +217,12 @@ ADMIN_ACKS_MAX = 10_000
 UNACKED_RANGES_MAX = 200_000
 """Most ranges of unacknowledged entries of a subscription that a view shows."""
 
+RUNS_PER_TURN_MAX = 200
+"""Runs of unacknowledged entries of a subscription looked up in one turn: some milliseconds."""
+
+UNACKED_INDEXES_MAX = 200_000
+"""Most indexes in batches that a view lists for a subscription. Masks have room for all of them."""
+
 QUERY_CLAIM_SECONDS = 3.0
 """A Spark query that is silent for longer loses its subscriptions to any query that asks."""
 

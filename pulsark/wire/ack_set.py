@@ -6,6 +6,7 @@ the whole entry. In memory a set is a Python integer, so that set operations are
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import TYPE_CHECKING
 
@@ -29,3 +30,9 @@ def words_of_mask(mask: int) -> list[int]:
     """The protocol's signed words; an empty list if everything is acknowledged."""
     count = (mask.bit_length() + 63) // 64
     return list(struct.unpack(f"<{count}q", mask.to_bytes(count * 8, "little")))
+
+
+def bit_indexes(mask: int) -> list[int]:
+    """The messages of a set, in linear time, as shifting a large number bit by bit is not."""
+    digits = f"{mask:b}"[::-1]
+    return [found.start() for found in re.finditer("1", digits)]

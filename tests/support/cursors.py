@@ -33,6 +33,9 @@ class TopicLedgers:
     def entries_between(self, after: Position, last: Position) -> int:
         return self._list().between(after, last)
 
+    def position_at(self, index: int) -> Position:
+        return self._list().at(index)
+
     def positions(self) -> list[Position]:
         return [Position(ledger_id, i) for ledger_id, n in self.ledgers for i in range(n)]
 

@@ -68,6 +68,9 @@ class FakeLedger:
     def entries_between(self, after: Position, last: Position) -> int:
         return max(bisect_right(self.positions, last) - bisect_right(self.positions, after), 0)
 
+    def position_at(self, index: int) -> Position:
+        return self.positions[index]
+
     def _at(self, index: int) -> Position:
         return self.positions[index] if index < len(self.positions) else self._end
 

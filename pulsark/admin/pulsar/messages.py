@@ -31,7 +31,7 @@ from pulsark.dispatch.subscription.subscription import Subscription
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.limits import ANALYZED_ENTRIES_MAX, LEDGERS_PER_TURN_MAX, SHOWN_PAYLOAD_BYTES_MAX
 from pulsark.security.operations import TopicOperation as T
-from pulsark.wire.position import LATEST, Position
+from pulsark.wire.position import Position
 from pulsark.wire.topic_name import TopicName
 
 router = Guarded(at=OWNER, prefix=TOPICS, tags=["messages"])
@@ -56,14 +56,10 @@ async def peek(
         if wanted > loaded.ledger.entries:
             raise fail(404, "The topic has fewer messages")
         return await _message(request, loaded, loaded.ledger.position_at(wanted - 1))
-    state = subscription.cursor.state
-    for first, last in state.unacked_runs(state.mark_delete, LATEST):
-        count = last.entry_id - first.entry_id + 1
-        if wanted <= count:
-            found = Position(first.ledger_id, first.entry_id + wanted - 1)
-            return await _message(request, loaded, found)
-        wanted -= count
-    raise fail(404, "The subscription has fewer messages that are not acknowledged")
+    there, found = subscription.cursor.state.nth_unacked(wanted)
+    if found is None or there < wanted:
+        raise fail(404, "The subscription has fewer messages that are not acknowledged")
+    return await _message(request, loaded, found)
 
 
 @router.get("/{topic}/ledger/{ledger}/entry/{entry}", needs=topic(T.PEEK_MESSAGES))

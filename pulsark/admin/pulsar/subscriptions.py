@@ -148,7 +148,7 @@ async def skip(topic: TopicOf, name: SubscriptionOf, count: str, broker: BrokerO
     skipped = number(count, high=SKIP_MAX)
     check_owner(name, CursorOwner.CLIENTS)  # also if there is nothing to skip
     subscription = await _single(broker, topic, name)
-    target = _after_unacked(subscription, skipped)
+    _, target = subscription.cursor.state.nth_unacked(skipped)
     if target is not None:
         await subscription.acks.administered_through(target)
     return done()
@@ -394,19 +394,6 @@ def _expire(found: list[tuple[Topic, Subscription]], seconds: int) -> None:
         refused |= not expired and (not one.backlog or is_followed)
     if refused:
         raise fail(409, "Nothing to expire: a subscription has no message that is so old")
-
-
-def _after_unacked(subscription: Subscription, count: int) -> Position | None:
-    """The position of the ``count``-th unacknowledged entry, or of the last one before."""
-    state = subscription.cursor.state
-    target = None
-    for first, last in state.unacked_runs(state.mark_delete, LATEST):
-        if count <= 0:
-            break
-        taken = min(count, last.entry_id - first.entry_id + 1)
-        target = Position(first.ledger_id, first.entry_id + taken - 1)
-        count -= taken
-    return target
 
 
 async def _batch_from(entries: EntrySource, place: Position, index: int) -> list[int]:

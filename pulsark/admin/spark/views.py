@@ -7,7 +7,7 @@ column means.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -19,21 +19,29 @@ from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, topic
 from pulsark.admin.http.paths import TOPICS
 from pulsark.admin.http.places import EachPartition
-from pulsark.admin.http.requests import BrokerOf, StatsOf, TopicOf, number, value
+from pulsark.admin.http.requests import BrokerOf, StatsOf, TopicOf, flag, number, value
 from pulsark.admin.http.spreading import Part, failure
 from pulsark.admin.http.streams import long_value
 from pulsark.admin.pulsar.partitioned import leaves
 from pulsark.admin.pulsar.past_cursors import past_cursors
 from pulsark.dispatch.broker import Broker
-from pulsark.dispatch.loop.turns import in_turns
+from pulsark.dispatch.loop.turns import Pace, in_turns
 from pulsark.dispatch.stats.stats import Stats
 from pulsark.dispatch.subscription.subscription import Subscription
+from pulsark.dispatch.subscription.unacked_runs import unacked_runs
 from pulsark.dispatch.topic.topic import Topic
-from pulsark.limits import CURSOR_CHANGES_MAX, LEDGERS_PER_TURN_MAX, UNACKED_RANGES_MAX
+from pulsark.limits import (
+    CURSOR_CHANGES_MAX,
+    LEDGERS_PER_TURN_MAX,
+    RUNS_PER_TURN_MAX,
+    UNACKED_INDEXES_MAX,
+    UNACKED_RANGES_MAX,
+)
 from pulsark.security.operations import TopicOperation as T
 from pulsark.storage.cursor.state import CursorState
+from pulsark.wire.ack_set import bit_indexes
 from pulsark.wire.entry import parse_entry
-from pulsark.wire.position import LATEST, Position
+from pulsark.wire.position import Position
 from pulsark.wire.topic_name import TopicName
 
 router = Guarded(prefix=TOPICS, tags=["pulsark"])
@@ -60,18 +68,22 @@ async def get_view(
 ) -> Response:
     """The rows of one view of a topic, all its partitions together.
 
-    ``?at=`` milliseconds since the epoch: of the view ``cursors``, as they were at that time.
+    Of the view ``cursors``, each row of one moment: ``?at=`` milliseconds since the epoch, as they
+    were at that time; ``?masks=true``, batches in part as ``batch_mask`` (bits of a number in
+    hexadecimal digits) in place of ``batch_indexes``, which are refused if they are very many.
     """
     at = request.query_params.get("at")
     if view == "schemas":
         return value([row async for row in _schemas(broker, topic.base)])
-    rows_of = _VIEWS.get(view)
+    masks = flag(request, "masks")
+    rows_of = partial(_cursors, masks=masks) if view == "cursors" else _VIEWS.get(view)
     if at is not None:
         if view != "cursors":
             raise fail(400, f"Of the view {view[:40]} no past is known; of cursors it is")
-        rows_of = partial(_past_cursors, number(at))
+        rows_of = partial(_past_cursors, number(at), masks=masks)
     if rows_of is None:
-        raise fail(404, f"There is no view {view[:40]}; there are schemas, {', '.join(_VIEWS)}")
+        known = ", ".join(["schemas", "cursors", *_VIEWS])
+        raise fail(404, f"There is no view {view[:40]}; there are {known}")
     rows: list[Row] = []
     for leaf in await leaves(broker, topic):
         loaded = await broker.topics.load(leaf, create=True)
@@ -118,26 +130,31 @@ async def _topics(broker: Broker, stats: Stats, topic: Topic) -> list[Row]:
     ]
 
 
-async def _cursors(broker: Broker, stats: Stats, topic: Topic) -> list[Row]:
-    return [
-        {
+async def _cursors(broker: Broker, stats: Stats, topic: Topic, *, masks: bool) -> list[Row]:
+    rows: list[Row] = []
+    for subscription in list(topic.subscriptions.values()):
+        state = subscription.cursor.state.frozen()
+        row = {
             **_cursor_name(subscription),
             "type": subscription.type.sub_type.name if subscription.members.spec else None,
             "durable": subscription.durable,
             "mark_delete_message_id": str(subscription.mark_delete),
             "read_message_id": str(subscription.dispatcher.reader.position),
-            "unacked": _unacked(subscription.name, subscription.cursor.state),
+            "unacked": [],
             "backlog": subscription.backlog,
             "unacked_messages": sum(consumer.unacked for consumer in subscription.type.consumers),
             "consumers": subscription.type.consumer_count,
             "last_ack_time": subscription.totals.last_acked_ms or None,
             "properties": dict(subscription.properties.given),
         }
-        for subscription in list(topic.subscriptions.values())
-    ]
+        row["unacked"] = await _unacked(subscription.name, state, masks=masks)
+        rows.append(row)
+    return rows
 
 
-async def _past_cursors(at_ms: int, broker: Broker, stats: Stats, topic: Topic) -> list[Row]:
+async def _past_cursors(
+    at_ms: int, broker: Broker, stats: Stats, topic: Topic, *, masks: bool
+) -> list[Row]:
     """The cursors as they were at a time; nothing is known of their consumers then."""
     return [
         {
@@ -146,7 +163,7 @@ async def _past_cursors(at_ms: int, broker: Broker, stats: Stats, topic: Topic) 
             "durable": True,
             "mark_delete_message_id": str(state.mark_delete),
             "read_message_id": None,
-            "unacked": _unacked(name, state),
+            "unacked": await _unacked(name, state, masks=masks),
             "backlog": state.backlog(),
             "unacked_messages": None,
             "consumers": None,
@@ -171,45 +188,51 @@ async def _cursor_history(broker: Broker, stats: Stats, topic: Topic) -> list[Ro
     return rows[-CURSOR_CHANGES_MAX:]
 
 
-def _unacked(name: str, state: CursorState) -> list[Row]:
+async def _unacked(name: str, state: CursorState, *, masks: bool) -> list[Row]:
     """Everything not acknowledged, in order: runs of whole entries, and entries in part.
 
-    ``batch_indexes`` has the messages of a batch that are left, if some are not.
+    ``batch_indexes`` has the messages of a batch that are left, if some are not; ``batch_mask``
+    has them as bits of a number.
     """
-    parts = list(state.masks)
     found: list[Row] = []
-    for first, last in state.unacked_runs(state.mark_delete, LATEST):
+    indexes = 0
+    pace = Pace(RUNS_PER_TURN_MAX)
+    ledger_id, parts = -1, list[int]()
+    async for first, last in unacked_runs(state):
+        if first.ledger_id != ledger_id:
+            ledger_id = first.ledger_id
+            parts = sorted(state.masks.ledgers.get(ledger_id, ()))
         entry_id = first.entry_id
-        for part in parts[bisect_left(parts, first) :]:
-            if part > last:
-                break
-            if entry_id < part.entry_id:
-                found.append(_run(first.ledger_id, entry_id, part.entry_id - 1))
-            left = state.masks.get(part)
-            found.append(_run(*part, part.entry_id, left and _set_bits(left)))
-            entry_id = part.entry_id + 1
+        for index in range(bisect_left(parts, entry_id), bisect_right(parts, last.entry_id)):
+            part = parts[index]
+            if entry_id < part:
+                found.append(_run(ledger_id, entry_id, part - 1, None, masks=masks))
+            left = state.masks.get(Position(ledger_id, part))
+            if left is not None and not masks:
+                indexes += left.bit_count()
+                _check_shown(name, "indexes of batches", indexes, UNACKED_INDEXES_MAX)
+            found.append(_run(ledger_id, part, part, left, masks=masks))
+            _check_shown(name, "ranges", len(found), UNACKED_RANGES_MAX)
+            entry_id = part + 1
+            await pace.step()
         if entry_id <= last.entry_id:
-            found.append(_run(first.ledger_id, entry_id, last.entry_id))
-        if len(found) > UNACKED_RANGES_MAX:
-            raise fail(
-                413,
-                f"Subscription {name} has more than {UNACKED_RANGES_MAX} unacknowledged ranges",
-            )
+            found.append(_run(ledger_id, entry_id, last.entry_id, None, masks=masks))
+        _check_shown(name, "ranges", len(found), UNACKED_RANGES_MAX)
     return found
 
 
-def _run(ledger_id: int, first: int, last: int, left: Any = None) -> Row:
-    return {
-        "ledger_id": ledger_id,
-        "first_entry_id": first,
-        "last_entry_id": last,
-        "batch_indexes": left,
-    }
+def _check_shown(name: str, what: str, count: int, most: int) -> None:
+    if count > most:
+        raise fail(413, f"Subscription {name} has more than {most} unacknowledged {what}")
 
 
-def _set_bits(mask: int) -> list[int]:
-    digits = bin(mask)[:1:-1]  # in linear time, as shifting a large number bit by bit is not
-    return [index for index, digit in enumerate(digits) if digit == "1"]
+def _run(ledger_id: int, first: int, last: int, left: int | None, *, masks: bool) -> Row:
+    run: Row = {"ledger_id": ledger_id, "first_entry_id": first, "last_entry_id": last}
+    if masks:
+        run["batch_mask"] = None if left is None else f"{left:x}"
+    else:
+        run["batch_indexes"] = None if left is None else bit_indexes(left)
+    return run
 
 
 async def _backlog(broker: Broker, stats: Stats, topic: Topic) -> list[Row]:
@@ -299,7 +322,6 @@ async def _published(topic: Topic, position: Position) -> int | None:
 
 _VIEWS: dict[str, Callable[[Broker, Stats, Topic], Awaitable[list[Row]]]] = {
     "topics": _topics,
-    "cursors": _cursors,
     "cursor_history": _cursor_history,
     "backlog": _backlog,
     "producers": _producers,

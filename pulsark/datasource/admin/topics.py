@@ -162,7 +162,9 @@ class TopicCalls:
 
     def view(self, topic: TopicName, view: str, at_ms: int | None = None) -> list[dict[str, Any]]:
         """The rows of a view of one topic, now or at a past time; ``TopicNotFoundError``."""
-        query = "" if at_ms is None else f"?at={at_ms}"
+        given = ["masks=true"] if view == "cursors" else []
+        given += [] if at_ms is None else [f"at={at_ms}"]
+        query = "?" + "&".join(given) if given else ""
         answer = self._client.request("GET", f"{topic_path(topic)}/views/{view}{query}")
         rows: list[dict[str, Any]] = self._existing(topic, answer, f"{view} of {topic}")
         return rows

@@ -16,6 +16,7 @@ from pulsark.datasource.admin.client import SparkAdmin, admin_of
 from pulsark.datasource.options.columns import Column, unknown_column
 from pulsark.datasource.options.errors import OptionError, TopicNotFoundError, with_short_tracebacks
 from pulsark.datasource.plan.topics import topic_names, topics_matching
+from pulsark.wire.ack_set import bit_indexes
 from pulsark.wire.topic_name import TopicName
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _CLIENT = (
     Column("connected_at", "timestamp", "since when"),
 )
 
-_RUN = ("ledger_id", "first_entry_id", "last_entry_id", "batch_indexes")
+_RUN = ("ledger_id", "first_entry_id", "last_entry_id")
 
 VIEWS: Mapping[str, tuple[Column, ...]] = {
     "topics": (
@@ -211,5 +212,14 @@ def _cell(value: Any, is_time: bool) -> Any:
     if is_time and value is not None:
         return datetime.fromtimestamp(value / 1000, UTC)
     if isinstance(value, list):  # of structs, which are tuples in rows
-        return [tuple(item[name] for name in _RUN) for item in value]
+        return [(*(item[name] for name in _RUN), _left_of(item)) for item in value]
     return value
+
+
+def _left_of(run: dict[str, Any]) -> list[int] | None:
+    """The messages left of a batch in part; an older broker has no masks."""
+    if "batch_mask" not in run:
+        indexes: list[int] | None = run["batch_indexes"]
+        return indexes
+    mask = run["batch_mask"]
+    return None if mask is None else bit_indexes(int(mask, 16))

@@ -15,6 +15,8 @@ Entry ids are below 2^32.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
 from pyroaring import BitMap
@@ -26,7 +28,7 @@ from pulsark.wire.ack_set import mask_of_words, words_of_mask
 from pulsark.wire.position import EARLIEST, Position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 MAX_ACK_SET_WORDS = 1 << 14
 """Longer ack sets are ignored: no batch has a million messages, and they would take memory."""
@@ -50,6 +52,9 @@ class Ledgers(Protocol):
 
     def entries_between(self, after: Position, last: Position) -> int:
         """How many entries exist in ``(after, last]``; neither end need exist."""
+
+    def position_at(self, index: int) -> Position:
+        """The entry with ``index`` entries before it; there must be one."""
 
 
 class AckedSet:
@@ -366,17 +371,63 @@ class CursorState(AckedSet):
                 return position
             position = Position(position.ledger_id, _last_of_run(entries, position.entry_id))
 
-    def unacked_runs(self, after: Position, last: Position) -> Iterator[tuple[Position, Position]]:
-        """Entries in ``(after, last]`` that are not acknowledged, as runs ``(first, last)``.
+    @property
+    def last_confirmed(self) -> Position:
+        """The last entry there is, or (-1, -1)."""
+        return self._ledgers.last_confirmed
 
-        A run lies within one ledger. The cost is a few look-ups a run, however long it is.
+    def frozen(self) -> CursorState:
+        """An independent copy, to be looked at in several turns of the event loop."""
+        return CursorState.of(self, self._ledgers)
+
+    def nth_unacked(self, count: int) -> tuple[int, Position | None]:
+        """How many entries are not acknowledged, at most ``count``, and the last of so many.
+
+        The cost does not depend on how many runs they are.
+        """
+        start = self._ledgers.next_position(self.mark_delete)
+        before = self._ledgers.entries_between(EARLIEST, self.mark_delete)
+        acked_ledgers = sorted(i for i in self.acked if i >= start.ledger_id)
+        acked_before = [0, *accumulate(len(self.acked[i]) for i in acked_ledgers)]
+
+        def unacked_through(entries: int, last: Position) -> int:
+            index = bisect_left(acked_ledgers, last.ledger_id)
+            acked = acked_before[index]
+            if index < len(acked_ledgers) and acked_ledgers[index] == last.ledger_id:
+                acked += self.acked[last.ledger_id].rank(last.entry_id)
+            return entries - acked
+
+        last = self.last_confirmed
+        there = self._ledgers.entries_between(self.mark_delete, last)
+        count = min(count, unacked_through(there, last)) if there else 0
+        if count <= 0:
+            return 0, None
+        low, high = count, there  # so many entries have at least ``count`` among them
+        while low < high:
+            middle = (low + high) // 2
+            if unacked_through(middle, self._ledgers.position_at(before + middle - 1)) < count:
+                low = middle + 1
+            else:
+                high = middle
+        return count, self._ledgers.position_at(before + low - 1)
+
+    def unacked_runs(
+        self, after: Position, last: Position, at_most: int
+    ) -> list[tuple[Position, Position]]:
+        """The first entries in ``(after, last]`` that are not acknowledged, as ``(first, last)``.
+
+        A run lies within one ledger. The cost is a few look-ups a run, however long it is. There
+        may be a million: ``pulsark.dispatch.subscription.unacked_runs`` goes through all of them,
+        and gives the event loop its turns.
         """
         last = min(last, self._ledgers.last_confirmed)
+        runs: list[tuple[Position, Position]] = []
         position = self.next_unacked(after)
-        while position <= last:
+        while position <= last and len(runs) < at_most:
             run_end = self._run_end(position, last)
-            yield position, run_end
+            runs.append((position, run_end))
             position = self.next_unacked(run_end)
+        return runs
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -9,12 +9,15 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from pyroaring import BitMap
 
 from pulsark.admin.pulsar import metrics
+from pulsark.dispatch.subscription import unacked_runs
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.limits import METRICS_PER_TURN_MAX, TOPICS_PER_TURN_MAX
+from pulsark.storage.cursor.state import CursorState
 from pulsark.wire.position import EARLIEST
-from tests.support.admin_api import AdminApi, Answer
+from tests.support.admin_api import AdminApi, Answer, subscription_path
 
 TOPICS = 4 * TOPICS_PER_TURN_MAX + 5
 NAMESPACE = "persistent://public/default"
@@ -158,3 +161,70 @@ def test_statistics_of_a_topic_with_many_subscriptions(
     found = json.loads(answer.body)
     shown = found["cursors"] if path == "internalStats" else found["subscriptions"]
     assert shown.keys() == {f"s{number}" for number in range(SUBSCRIPTIONS)}
+
+
+def with_holes(api: AdminApi, holes: int) -> CursorState:
+    """A subscription of which every second message is acknowledged."""
+    assert api.put(subscription_path("t", "s"), {"ledgerId": -1, "entryId": -1}).status == 204
+    topic = api.topic(f"{NAMESPACE}/t")
+    api.publish("t", *[b"%d" % number for number in range(2 * holes)])
+    state = topic.subscriptions["s"].cursor.state
+    ledger_id = topic.ledger.first_position().ledger_id
+    state.add_entries(ledger_id, BitMap(range(1, 2 * holes, 2)))
+    return state
+
+
+def test_what_a_subscription_has_not_acknowledged(
+    api: AdminApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unacked_runs, "RUNS_PER_TURN_MAX", 5)
+    state = with_holes(api, 42)
+    looked_at: list[Any] = []
+    one = CursorState._run_end
+    monkeypatch.setattr(
+        CursorState,
+        "_run_end",
+        lambda self, *of: [looked_at.append(of), one(self, *of)][1],
+    )
+    request = api._call("GET", "/admin/v2/persistent/public/default/t/views/cursors", b"", {})
+    answer, most = longest_turn(api, looked_at, request)
+    assert len(json.loads(answer.body)[0]["unacked"]) == state.backlog() == 42
+    assert len(looked_at) == 42
+    assert most <= 5
+
+
+@pytest.mark.parametrize(
+    ("method", "tail"), [("GET", "position/30"), ("POST", "skip/30"), ("GET", "position/43")]
+)
+def test_a_place_among_holes_needs_no_walk(
+    api: AdminApi, monkeypatch: pytest.MonkeyPatch, method: str, tail: str
+) -> None:
+    state = with_holes(api, 42)
+    monkeypatch.delattr(CursorState, "unacked_runs")
+    path = f"{subscription_path('t', 's')}/{tail}"
+    answer = api.get(path) if method == "GET" else api.post(path)
+    if tail == "skip/30":
+        assert (answer.status, state.mark_delete.entry_id) == (204, 59)
+    elif tail == "position/30":
+        assert answer.body == b"58"
+    else:
+        assert answer.status == 404
+
+
+def test_a_walk_goes_on_where_it_was_when_the_cursor_moves(
+    api: AdminApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unacked_runs, "RUNS_PER_TURN_MAX", 2)
+    state = with_holes(api, 10)
+
+    async def walk() -> list[int]:
+        found = []
+        async for first, _ in unacked_runs.unacked_runs(state):
+            found.append(first.entry_id)
+            if first.entry_id == 2:
+                state.ack_cumulative(first._replace(entry_id=9))
+            elif first.entry_id == 12:
+                state.reset(first._replace(entry_id=0))
+        return found
+
+    assert api.run(walk()) == [0, 2, 10, 12, 13]

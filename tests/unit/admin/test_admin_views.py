@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsark.datasource.read.views import VIEWS
+from pulsark.datasource.read.views import VIEWS, _cell
 from tests.support.admin_api import NAMESPACE, AdminApi, subscription_path
 
 T = "persistent://public/default/t"
@@ -81,6 +81,11 @@ def test_the_unacknowledged_set(api: AdminApi) -> None:
     ack(4, 0, 2)
     ack(0, 1)
     assert unacked() == [(0, 0, [1]), (1, 1, None), (3, 3, None), (4, 4, [0, 2]), (5, 5, None)]
+    (row,) = view(api, "cursors")
+    (compact,) = view(api, "cursors?masks=true")
+    assert [run["batch_mask"] for run in compact["unacked"]] == ["2", None, None, "5", None]
+    assert _cell(compact["unacked"], False) == _cell(row["unacked"], False)
+    assert _cell(row["unacked"], False)[0] == (ledger_id, 0, 0, [1])
     for entry_id in range(6):
         ack(entry_id)
     assert unacked() == []
@@ -94,6 +99,24 @@ def test_too_many_ranges_are_refused(api: AdminApi, monkeypatch: pytest.MonkeyPa
     refused = api.get(f"{NAMESPACE}/t/views/cursors")
     assert refused.status == 413
     assert "Subscription s has" in refused.reason
+
+
+def test_very_many_indexes_are_refused_and_shown_as_masks(
+    api: AdminApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsark.admin.spark.views.UNACKED_INDEXES_MAX", 3)
+    subscribe(api)
+    api.publish("t", bytes(40), bytes(40), batch=3)
+    state = api.topic("t").subscriptions["s"].cursor.state
+    first = api.topic("t").ledger.first_position()
+    state.ack(first, [0b011], 3)
+    assert view(api, "cursors")[0]["unacked"][0]["batch_indexes"] == [0, 1]
+    state.ack(type(first)(first.ledger_id, 1), [0b110], 3)
+    refused = api.get(f"{NAMESPACE}/t/views/cursors")
+    assert refused.status == 413
+    assert "Subscription s has more than 3 unacknowledged indexes" in refused.reason
+    (row,) = view(api, "cursors?masks=true")
+    assert [run["batch_mask"] for run in row["unacked"]] == ["3", "6"]
 
 
 def test_backlog(api: AdminApi) -> None:

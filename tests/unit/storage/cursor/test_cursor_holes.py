@@ -44,6 +44,9 @@ class Ledgers:
     def entries_between(self, after: Position, last: Position) -> int:
         return self._list.between(after, last)
 
+    def position_at(self, index: int) -> Position:
+        return self._list.at(index)
+
 
 class World:
     """A topic, and what outlives the owners of its cursors."""

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from pyroaring import BitMap
 
 from pulsark.storage.cursor import state as cursor_state
 from pulsark.storage.cursor.batch_masks import weight_of
@@ -208,15 +209,56 @@ def test_runs_of_a_range() -> None:
     state = state_over((3, 10), (4, 0), (6, 3))
     for entry_id in (0, 4, 5, 9):
         state.ack(P(3, entry_id))
-    assert list(state.unacked_runs(EARLIEST, LATEST)) == [
+    assert state.unacked_runs(EARLIEST, LATEST, 9) == [
         (P(3, 1), P(3, 3)),
         (P(3, 6), P(3, 8)),
         (P(6, 0), P(6, 2)),
     ]
-    assert list(state.unacked_runs(P(3, 2), P(3, 6))) == [
-        (P(3, 3), P(3, 3)),
-        (P(3, 6), P(3, 6)),
-    ]
+    middle = [(P(3, 3), P(3, 3)), (P(3, 6), P(3, 6))]
+    assert state.unacked_runs(P(3, 2), P(3, 6), 9) == middle
+    assert state.unacked_runs(P(3, 2), LATEST, 1) == middle[:1]
+
+
+class CountingLedgers(TopicLedgers):
+    """Counts what it is asked."""
+
+    asked = 0
+
+    def next_position(self, position: Position) -> Position:
+        self.asked += 1
+        return super().next_position(position)
+
+    def entries_between(self, after: Position, last: Position) -> int:
+        self.asked += 1
+        return super().entries_between(after, last)
+
+    def position_at(self, index: int) -> Position:
+        self.asked += 1
+        return super().position_at(index)
+
+
+def test_a_place_among_very_many_holes_is_found_without_a_walk() -> None:
+    ledgers = CountingLedgers((3, 60_000), (4, 10), (5, 60_000))
+    state = CursorState(ledgers, P(3, 9))
+    for ledger_id in (3, 5):
+        state.add_entries(ledger_id, BitMap(range(11, 60_000, 2)))
+    ledgers.asked = 0
+    assert state.nth_unacked(1) == (1, P(3, 10))
+    assert state.nth_unacked(29_995) == (29_995, P(3, 59_998))
+    assert state.nth_unacked(30_005) == (30_005, P(4, 9))
+    assert state.nth_unacked(45_000)[1] == P(5, 2 * (45_000 - 30_006) - 10)
+    assert state.nth_unacked(10**9)[0] == state.backlog()
+    assert state.nth_unacked(0) == (0, None)
+    assert ledgers.asked < 200
+
+
+def test_a_place_in_ledgers_that_are_trimmed() -> None:
+    saved = AckedSet(P(2, 9))
+    saved.add_entries(3, BitMap([1, 2]))
+    saved.add_entries(5, BitMap([1]))
+    state = CursorState.of(saved, TopicLedgers((5, 4)))
+    assert [state.nth_unacked(n)[1] for n in (1, 2, 3)] == [P(5, 0), P(5, 2), P(5, 3)]
+    assert state.nth_unacked(4) == (3, P(5, 3))
 
 
 def test_behind_the_last_acknowledgement_nothing_needs_to_be_looked_at() -> None:
@@ -363,10 +405,14 @@ class CursorMachine(RuleBasedStateMachine):
     def runs_agree(self, open_positions: list[Position]) -> None:
         in_runs = [
             P(first.ledger_id, entry_id)
-            for first, last in self.state.unacked_runs(EARLIEST, LATEST)
+            for first, last in self.state.unacked_runs(EARLIEST, LATEST, 10**6)
             for entry_id in range(first.entry_id, last.entry_id + 1)
         ]
         assert in_runs == open_positions
+        places = enumerate(open_positions, 1)
+        assert all(self.state.nth_unacked(n) == (n, place) for n, place in places)
+        beyond = (open_positions or [None])[-1]
+        assert self.state.nth_unacked(10**6) == (len(open_positions), beyond)
         following = self.state.next_unacked(EARLIEST)
         if open_positions:
             assert following == open_positions[0]
