@@ -1,6 +1,6 @@
 """Topics, cursors and their clients as tables: ``spark.read`` with the option ``view``.
 
-A row is the state when the task asks the broker; the rows of one topic are of one moment.
+A row is the state when the task asks the broker; each row is of one moment.
 """
 
 from __future__ import annotations
