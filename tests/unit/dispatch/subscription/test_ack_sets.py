@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pulsark.admin.spark.views import _set_bits
 from pulsark.dispatch.model.subscription_type import SubType
 from pulsark.dispatch.subscription.ack_sets import credible, is_credible
 from pulsark.dispatch.topic.cache import CacheBudget, TopicCache
 from pulsark.errors import ClientError
 from pulsark.limits import ACK_SET_WORDS_BELIEVED_MAX
-from pulsark.wire.ack_set import full_mask, words_of_mask
+from pulsark.wire.ack_set import bit_indexes, full_mask, words_of_mask
 from pulsark.wire.position import Position
 from tests.support.subscription_bench import LEDGER, Bench
 
@@ -68,6 +67,6 @@ def test_a_cumulative_one_that_cannot_be_is_refused() -> None:
 
 
 def test_the_bits_of_a_mask() -> None:
-    assert _set_bits(0b10110) == [1, 2, 4]
-    assert _set_bits(0) == []
-    assert _set_bits(1 << 100_000 | 1) == [0, 100_000]
+    assert bit_indexes(0b10110) == [1, 2, 4]
+    assert bit_indexes(0) == []
+    assert bit_indexes(1 << 100_000 | 1) == [0, 100_000]
