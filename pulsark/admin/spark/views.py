@@ -34,6 +34,7 @@ from pulsark.limits import (
     CURSOR_CHANGES_MAX,
     LEDGERS_PER_TURN_MAX,
     RUNS_PER_TURN_MAX,
+    SUBSCRIPTIONS_PER_TURN_MAX,
     UNACKED_INDEXES_MAX,
     UNACKED_RANGES_MAX,
 )
@@ -132,7 +133,7 @@ async def _topics(broker: Broker, stats: Stats, topic: Topic) -> list[Row]:
 
 async def _cursors(broker: Broker, stats: Stats, topic: Topic, *, masks: bool) -> list[Row]:
     rows: list[Row] = []
-    for subscription in list(topic.subscriptions.values()):
+    async for subscription in _each_subscription(topic):
         state = subscription.cursor.state.frozen()
         row = {
             **_cursor_name(subscription),
@@ -170,7 +171,9 @@ async def _past_cursors(
             "last_ack_time": None,
             "properties": dict(properties),
         }
-        for name, (state, properties) in (await past_cursors(topic, at_ms)).items()
+        async for name, (state, properties) in in_turns(
+            (await past_cursors(topic, at_ms)).items(), SUBSCRIPTIONS_PER_TURN_MAX
+        )
     ]
 
 
@@ -237,7 +240,7 @@ def _run(ledger_id: int, first: int, last: int, left: int | None, *, masks: bool
 
 async def _backlog(broker: Broker, stats: Stats, topic: Topic) -> list[Row]:
     rows = []
-    for subscription in list(topic.subscriptions.values()):
+    async for subscription in _each_subscription(topic):
         oldest = None
         if subscription.backlog:
             state = subscription.cursor.state
@@ -306,6 +309,10 @@ async def _ledgers(broker: Broker, stats: Stats, topic: Topic) -> list[Row]:
         }
         async for info in in_turns(topic.ledger.each_ledger(), LEDGERS_PER_TURN_MAX)
     ]
+
+
+def _each_subscription(topic: Topic) -> AsyncIterator[Subscription]:
+    return in_turns(list(topic.subscriptions.values()), SUBSCRIPTIONS_PER_TURN_MAX)
 
 
 def _cursor_name(subscription: Subscription) -> Row:

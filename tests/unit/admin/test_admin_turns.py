@@ -12,9 +12,10 @@ import pytest
 from pyroaring import BitMap
 
 from pulsark.admin.pulsar import metrics
+from pulsark.admin.spark import views
 from pulsark.dispatch.subscription import unacked_runs
 from pulsark.dispatch.topic.topic import Topic
-from pulsark.limits import METRICS_PER_TURN_MAX, TOPICS_PER_TURN_MAX
+from pulsark.limits import METRICS_PER_TURN_MAX, SUBSCRIPTIONS_PER_TURN_MAX, TOPICS_PER_TURN_MAX
 from pulsark.storage.cursor.state import CursorState
 from pulsark.wire.position import EARLIEST
 from tests.support.admin_api import AdminApi, Answer, subscription_path
@@ -228,3 +229,18 @@ def test_a_walk_goes_on_where_it_was_when_the_cursor_moves(
         return found
 
     assert api.run(walk()) == [0, 2, 10, 12, 13]
+
+
+def test_views_of_very_many_subscriptions(api: AdminApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(2 * SUBSCRIPTIONS_PER_TURN_MAX + 3):
+        api.put(subscription_path("t", f"s{number}"), {"ledgerId": -1, "entryId": -1})
+    looked_at: list[Any] = []
+    one = views._cursor_name
+    monkeypatch.setattr(views, "_cursor_name", lambda of: [looked_at.append(of), one(of)][1])
+    for view in ("cursors", "backlog"):
+        looked_at.clear()
+        path = f"/admin/v2/persistent/public/default/t/views/{view}"
+        answer, most = longest_turn(api, looked_at, api._call("GET", path, b"", {}))
+        assert len(json.loads(answer.body)) == len(looked_at)
+        assert len(looked_at) == 2 * SUBSCRIPTIONS_PER_TURN_MAX + 3
+        assert most <= SUBSCRIPTIONS_PER_TURN_MAX
