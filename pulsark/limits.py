@@ -217,6 +217,9 @@ ADMIN_ACKS_MAX = 10_000
 UNACKED_RANGES_MAX = 200_000
 """Most ranges of unacknowledged entries of a subscription that a view shows."""
 
+HISTORY_BYTES_PER_TURN = 32 << 10
+"""Bytes of the history of cursors that are replayed in one turn: some milliseconds."""
+
 RUNS_PER_TURN_MAX = 200
 """Runs of unacknowledged entries of a subscription looked up in one turn: some milliseconds."""
 

@@ -7,10 +7,12 @@ them then. History costs no write: ledgers out of use are deleted later.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from pulsark.errors import NoSuchLedgerError, StorageError
+from pulsark.limits import HISTORY_BYTES_PER_TURN
 from pulsark.storage.cursor.bundle_cursors import SavedCursor
 from pulsark.storage.cursor.records import acked_of, identity_of, unpack
 
@@ -151,13 +153,17 @@ async def _batches(
             if any(each.borrowed for each in state.history if each.ledger_id == ledger_id):
                 raise NoHistoryError("The history of cursors does not go back that far") from error
             raise
-    position = 0
+    position = taken = 0
     while True:
         entries = await manager.read(ledger_id, position, _TO_THE_END, _READ_BYTES)
         if not entries:
             return
         for _, entry in entries:
             yield unpack(entry)
+            taken += len(entry)
+            if taken >= HISTORY_BYTES_PER_TURN:
+                taken = 0
+                await asyncio.sleep(0)
         position = entries[-1][0] + 1
 
 

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from pulsark.metadata.memory import MemoryTree
+from pulsark.storage.cursor import history
 from pulsark.storage.cursor.bundle_record import BundleState, FormerLedger
 from pulsark.storage.cursor.cursor import Cursor
 from pulsark.storage.cursor.history import HistoryLimits, NoHistoryError, ledger_at
@@ -153,6 +154,36 @@ def test_history_is_bounded() -> None:
                 await then(log, world.moments[-1][0] + HOUR_MS)
             # What history does not need is gone from the bookie.
             assert len(world.bookie.ledger_ids()) < 12
+
+        sim.run(main())
+
+
+def test_a_long_history_is_replayed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pulsark.storage.cursor.history.HISTORY_BYTES_PER_TURN", 1)
+    with Simulation(1) as sim:
+        world = World(sim, HistoryLimits(HOUR_MS, 1 << 30))
+        world.config = CursorLogConfig(roll_bytes=1 << 30, history=HistoryLimits(HOUR_MS, 1 << 30))
+
+        async def main() -> None:
+            log = await world.open()
+            cursor = await log.create("t", "s", EARLIEST, {}, LEDGERS)
+            for entry_id in range(1, 21):
+                cursor.ack([(Position(3, entry_id), None, None)])
+                await log.sync()
+            unpacked: list[bytes] = []
+            unpack = history.unpack
+            monkeypatch.setattr(
+                history, "unpack", lambda entry: [unpacked.append(entry), unpack(entry)][1]
+            )
+            asking = asyncio.create_task(then(log, world.runtime.clock.now_ms()))
+            most = 0
+            while not asking.done():
+                before = len(unpacked)
+                await asyncio.sleep(0)
+                most = max(most, len(unpacked) - before)
+            assert "s" in await asking
+            assert len(unpacked) >= 20
+            assert most <= 1
 
         sim.run(main())
 
