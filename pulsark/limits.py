@@ -51,6 +51,10 @@ SUBSCRIPTIONS_AT_ONCE_MAX = 8
 CONSUMERS_LEAVING_AT_ONCE_MAX = 16
 """Consumers of one connection that leave a subscription together."""
 
+SLOTS_PLANNED_AT_ONCE_MAX = 200
+"""Slots of a Key_Shared subscription that are planned anew in one turn, after consumers came or
+went: about a millisecond."""
+
 CONSUMERS_TOLD_AT_ONCE_MAX = 64
 """Consumers notified of the new active consumer in one turn."""
 

@@ -100,6 +100,10 @@ class SubscriptionType(Protocol):
         """Tells entries that no consumer wants, which are passed over. ``None``: there are none."""
 
     @property
+    def plan(self) -> Callable[[], bool] | None:
+        """Plans some of what waits and moved as consumers came or went; whether more is left."""
+
+    @property
     def replay_count(self) -> int:
         """Entries that wait to be delivered again, or were put aside."""
 

@@ -233,6 +233,7 @@ class Dispatcher:
 
     def pump(self) -> None:
         """Send what can be sent now."""
+        self._plan()
         if self._read.task is not None or self._held:
             return
         type_, reader = self._members.type, self.reader
@@ -264,6 +265,12 @@ class Dispatcher:
             if left <= 0:
                 break
         self.schedule_pump()
+
+    def _plan(self) -> None:
+        """Plan some of what moved between consumers; the rest in later turns."""
+        plan = self._members.type.plan
+        if plan is not None and plan():
+            self.schedule_pump()
 
     def _dispatch(self, entries: list[Entry]) -> bool:
         """Send new entries in order; ``False`` when a consumer has to make room first."""

@@ -8,12 +8,14 @@ from collections.abc import Collection
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from pyroaring import BitMap
+
 from pulsark.dispatch.model.subscription_type import PlaceTakenError
 from pulsark.errors import ClientError, ServerError
 from pulsark.limits import KEY_RANGES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pulsark.dispatch.model.consumer import Consumer
 
@@ -39,13 +41,13 @@ class AutoSplitRanges:
         """The consumer of a slot; ``None`` while there is none at all."""
         return self._owners[bisect_left(self._bounds, slot)] if self._bounds else None
 
-    def add(self, consumer: Consumer) -> None:
-        """A consumer joins; ``ClientError`` if every range is a single slot."""
+    def add(self, consumer: Consumer) -> BitMap:
+        """A consumer joins; returns its slots. ``ClientError`` if every range is one slot."""
         bounds = self._bounds
         if not bounds:
             bounds.append(RANGE_SIZE)
             self._owners.append(consumer)
-            return
+            return self._slots_at(0)
         sizes = [upper - lower for lower, upper in pairwise([0, *bounds])]
         largest = sizes.index(max(sizes))
         if sizes[largest] <= 1:
@@ -55,13 +57,20 @@ class AutoSplitRanges:
             )
         bounds.insert(largest, bounds[largest] - (sizes[largest] >> 1))
         self._owners.insert(largest, consumer)
+        return self._slots_at(largest)
 
-    def remove(self, consumer: Consumer) -> None:
-        """A consumer leaves: its right neighbour gets its range, the left one if it was last."""
+    def remove(self, consumer: Consumer) -> BitMap:
+        """A consumer leaves; a neighbour, first the right one, gets its slots, which it returns."""
         place = self._owners.index(consumer)
+        moved = self._slots_at(place)
         last = place == len(self._owners) - 1
         del self._owners[place]
         del self._bounds[place - 1 if last and place else place]
+        return moved
+
+    def _slots_at(self, place: int) -> BitMap:
+        below = self._bounds[place - 1] if place else 0
+        return _slots([(below + 1, self._bounds[place])])
 
     def ranges(self) -> list[tuple[int, int, Consumer]]:
         """Who owns what: first and last slot, in order."""
@@ -85,8 +94,8 @@ class StickyRanges:
         place = bisect_right(self._firsts, slot) - 1
         return self._owners[place] if place >= 0 and slot <= self._lasts[place] else None
 
-    def add(self, consumer: Consumer) -> None:
-        """A consumer joins with its ranges, or ``ClientError`` if they cannot be."""
+    def add(self, consumer: Consumer) -> BitMap:
+        """A consumer joins with its ranges; returns their slots. ``ClientError`` if it cannot."""
         check_ranges(consumer.key_ranges)
         own = [(first, last, consumer) for first, last in consumer.key_ranges]
         merged = sorted([*self.ranges(), *own], key=_first)
@@ -101,10 +110,12 @@ class StickyRanges:
                 other,
             )
         self._set(merged)
+        return _slots(consumer.key_ranges)
 
-    def remove(self, consumer: Consumer) -> None:
-        """A consumer leaves."""
+    def remove(self, consumer: Consumer) -> BitMap:
+        """A consumer leaves; returns the slots that it had."""
         self._set([each for each in self.ranges() if each[2] is not consumer])
+        return _slots(consumer.key_ranges)
 
     def ranges(self) -> list[tuple[int, int, Consumer]]:
         """Who owns what: first and last slot, in order."""
@@ -147,6 +158,13 @@ def check_ranges(ranges: Collection[tuple[int, int]]) -> None:
     for (first, last), (next_first, next_last) in pairwise(sorted(ranges)):
         if next_first <= last:
             raise _refused(f"[{first}, {last}] and [{next_first}, {next_last}] overlap")
+
+
+def _slots(ranges: Iterable[tuple[int, int]]) -> BitMap:
+    slots = BitMap()
+    for first, last in ranges:
+        slots.add_range(first, last + 1)
+    return slots
 
 
 def _first(owned: tuple[int, int, Consumer]) -> int:

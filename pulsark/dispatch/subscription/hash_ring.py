@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING
 
+from pyroaring import BitMap
+
 from pulsark.wire.hashes import murmur3_32
 
 if TYPE_CHECKING:
@@ -39,30 +41,48 @@ class HashRing:
         place = bisect_left(self._ring, slot)
         return self._claims[self._ring[place % len(self._ring)]][0]
 
-    def add(self, consumer: Consumer) -> None:
-        """A consumer joins."""
+    def add(self, consumer: Consumer) -> BitMap:
+        """A consumer joins; returns the slots that it has now."""
         namesakes = self._numbers.setdefault(consumer.name, {})
         number = next(n for n in range(len(namesakes) + 1) if n not in namesakes)
         namesakes[number] = consumer
-        for point in self._points_of(consumer.name, number):
+        points = self._points_of(consumer.name, number)
+        for point in points:
             claims = self._claims.setdefault(point, [])
             if not claims:
                 insort(self._ring, point)
             claims.append(consumer)
+        return self._slots_before(points, consumer)
 
-    def remove(self, consumer: Consumer) -> None:
-        """A consumer leaves."""
+    def remove(self, consumer: Consumer) -> BitMap:
+        """A consumer leaves; returns the slots that it had."""
         namesakes = self._numbers[consumer.name]
         number = next(n for n, namesake in namesakes.items() if namesake is consumer)
         del namesakes[number]
         if not namesakes:
             del self._numbers[consumer.name]
-        for point in self._points_of(consumer.name, number):
+        points = self._points_of(consumer.name, number)
+        moved = self._slots_before(points, consumer)
+        for point in points:
             claims = self._claims[point]
             claims.remove(consumer)
             if not claims:
                 del self._claims[point]
                 del self._ring[bisect_left(self._ring, point)]
+        return moved
+
+    def _slots_before(self, points: set[int], consumer: Consumer) -> BitMap:
+        """The slots of those of its points that a consumer has."""
+        ring = self._ring
+        slots = BitMap()
+        for point in points:
+            if self._claims[point][0] is not consumer:
+                continue
+            place = bisect_left(ring, point)
+            slots.add_range(ring[place - 1] + 1 if place else 1, point + 1)
+            if not place:
+                slots.add_range(ring[-1] + 1, _SLOTS + 1)
+        return slots
 
     def _points_of(self, name: str, number: int) -> set[int]:
         return {self.slot(murmur3_32(f"{name}\0{number}\0{i}")) for i in range(self._points)}

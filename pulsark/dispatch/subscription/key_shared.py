@@ -21,6 +21,8 @@ from pulsark.storage.position_set import PositionSet
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyroaring import BitMap
+
     from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.model.entry import Entry
     from pulsark.wire.position import Position
@@ -35,11 +37,11 @@ class ConsumerSelector(Protocol):
     def owner(self, slot: int) -> Consumer | None:
         """The consumer of a slot; ``None`` if it has none."""
 
-    def add(self, consumer: Consumer) -> None:
-        """A consumer joins, or ``ClientError``."""
+    def add(self, consumer: Consumer) -> BitMap:
+        """A consumer joins, or ``ClientError``; returns the slots that moved."""
 
-    def remove(self, consumer: Consumer) -> None:
-        """A consumer leaves that has joined."""
+    def remove(self, consumer: Consumer) -> BitMap:
+        """A consumer leaves that has joined; returns the slots that moved."""
 
     def ranges(self) -> list[tuple[int, int, Consumer]]:
         """Who owns what: first and last slot, in order."""
@@ -103,24 +105,28 @@ class KeyShared:
         return len(self._waiting.slots) + len(self._unsorted)
 
     def add(self, consumer: Consumer) -> None:
-        self.selector.add(consumer)
+        moved = self.selector.add(consumer)
         self._consumers[consumer] = None
         self._rota.add(consumer)
         self.drained[consumer] = 0
-        self._slots_moved()
+        self._slots_moved(moved)
 
     def remove(self, consumer: Consumer) -> None:
         if consumer not in self._consumers:
             return
         del self._consumers[consumer]
         self._rota.remove(consumer)
-        self.selector.remove(consumer)
+        moved = self.selector.remove(consumer)
         del self.drained[consumer]
-        self._slots_moved()
+        self._waiting.drop(consumer)
+        self._slots_moved(moved)
 
-    def _slots_moved(self) -> None:
+    def _slots_moved(self, moved: BitMap) -> None:
         self._owners.clear()
-        self._waiting.reassign()
+        self._waiting.slots_moved(moved)
+
+    def plan(self) -> bool:
+        return self._waiting.plan_moved()
 
     def _owner(self, slot: int) -> Consumer | None:
         owners = self._owners

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
+
+from pyroaring import BitMap
+
+from pulsark.limits import SLOTS_PLANNED_AT_ONCE_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,13 +18,54 @@ if TYPE_CHECKING:
 _AGENDA_SPARE = 64
 
 
+class Agenda:
+    """Slots with which one consumer could go on, by the entries with which they go on."""
+
+    __slots__ = ("_firsts", "_heap")
+
+    def __init__(self) -> None:
+        self._firsts: dict[int, Position] = {}
+        self._heap: list[tuple[Position, int]] = []
+        """What does not match ``_firsts`` is void; at most about half of it is."""
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def put(self, slot: int, position: Position) -> None:
+        """A slot goes on with this entry."""
+        if self._firsts.get(slot) != position:
+            self._firsts[slot] = position
+            heappush(self._heap, (position, slot))
+            self._tidy()
+
+    def remove(self, slot: int) -> None:
+        """Take a slot off."""
+        if self._firsts.pop(slot, None) is not None:
+            self._tidy()
+
+    def first(self) -> int | None:
+        """The slot with the lowest entry."""
+        heap = self._heap
+        while heap:
+            position, slot = heap[0]
+            if self._firsts.get(slot) == position:
+                return slot
+            heappop(heap)
+        return None
+
+    def _tidy(self) -> None:
+        if len(self._heap) > _AGENDA_SPARE + 2 * len(self._firsts):
+            self._heap = [(position, slot) for slot, position in self._firsts.items()]
+            heapify(self._heap)
+
+
 class WaitingSlots:
     """For each slot its waiting entries, for each consumer the slots that it could go on with.
 
-    The consumer of a slot is asked once, when the slot comes onto that consumer's agenda; after
-    consumers came or went ``reassign`` has it asked anew. A slot that is blocked leaves the
-    agenda until ``retry``. Costs are logarithmic in what waits, and independent of the number
-    of consumers.
+    A slot is on the agenda of its consumer, unless it is blocked: then ``retry`` puts it there.
+    Slots that moved are planned anew some at a time, by ``plan_moved``. Until then they are on
+    the agenda of the former consumer, which does not get them. Costs are logarithmic in what
+    waits, and independent of the number of consumers.
     """
 
     def __init__(
@@ -32,11 +77,15 @@ class WaitingSlots:
         """What waits, and in which slot."""
         self._queues: dict[int, list[Position]] = {}
         """A heap for each slot. The first position of one does wait; others may have left."""
-        self._agendas: dict[Consumer, list[tuple[Position, int]]] = {}
-        """Heaps of slots and their first positions. What does not match its queue is void."""
+        self._slots = BitMap()
+        """Those with a queue."""
+        self._moved = BitMap()
+        """Those that may belong to other consumers by now."""
+        self._agendas: dict[Consumer, Agenda] = {}
+        self._planned: dict[int, Agenda] = {}
+        """The agenda that a slot is on."""
         self._eager: dict[Consumer, None] = {}
         """Consumers with an agenda that may have room, the next one first."""
-        self._reassign = False
 
     def first_of(self, slot: int) -> Position | None:
         """The entry with which a slot goes on; ``None`` if none of it waits."""
@@ -46,7 +95,10 @@ class WaitingSlots:
     def add(self, position: Position, slot: int) -> None:
         """An entry begins to wait."""
         self.slots[position] = slot
-        queue = self._queues.setdefault(slot, [])
+        queue = self._queues.get(slot)
+        if queue is None:
+            queue = self._queues[slot] = []
+            self._slots.add(slot)
         heappush(queue, position)
         if queue[0] is position:
             self._plan(slot)
@@ -65,6 +117,8 @@ class WaitingSlots:
             self._plan(slot)
         else:
             del self._queues[slot]
+            self._slots.discard(slot)
+            self._take_off(slot)
 
     def retry(self, slot: int) -> None:
         """A slot is not blocked any more."""
@@ -76,24 +130,41 @@ class WaitingSlots:
         if consumer in self._agendas:
             self._eager[consumer] = None
 
-    def reassign(self) -> None:
-        """Slots may belong to other consumers now."""
-        self._reassign = True
+    def drop(self, consumer: Consumer) -> None:
+        """A consumer left. Its slots moved."""
+        self._agendas.pop(consumer, None)
+        self._eager.pop(consumer, None)
+
+    def slots_moved(self, moved: BitMap) -> None:
+        """Slots belong to other consumers now."""
+        self._moved |= moved & self._slots
+
+    def plan_moved(self) -> bool:
+        """Plan some of the slots that moved; returns whether more are left."""
+        moved = self._moved
+        if not moved:
+            return False
+        some = moved[:SLOTS_PLANNED_AT_ONCE_MAX]
+        moved -= some
+        for slot in some:
+            self.retry(slot)
+        return bool(moved)
 
     def next(self) -> Position | None:
-        """The lowest entry that can go to some consumer with room."""
-        if self._reassign:
-            self._reassign = False
-            self._agendas.clear()
-            self._eager.clear()
-            for slot in self._queues:
-                self._plan(slot)
+        """The lowest planned entry that can go to some consumer with room."""
+        left = SLOTS_PLANNED_AT_ONCE_MAX
         while self._eager:
             consumer = next(iter(self._eager))
-            if consumer.can_receive():
-                position = self._first_on(self._agendas[consumer], consumer)
-                if position is not None:
-                    return position
+            agenda = self._agendas.get(consumer)
+            if agenda is not None and consumer.can_receive():
+                while (slot := agenda.first()) is not None:
+                    if self._owner(slot) is consumer and not self._blocked(slot, consumer):
+                        return self._queues[slot][0]
+                    if not left:
+                        return None  # they moved, and the rest is to be planned
+                    left -= 1
+                    self._moved.discard(slot)
+                    self._plan(slot)
                 del self._agendas[consumer]
             del self._eager[consumer]
         return None
@@ -102,23 +173,27 @@ class WaitingSlots:
         """Nothing waits."""
         self.slots.clear()
         self._queues.clear()
+        self._slots.clear()
+        self._moved.clear()
         self._agendas.clear()
+        self._planned.clear()
         self._eager.clear()
 
     def _plan(self, slot: int) -> None:
         consumer = self._owner(slot)
-        if consumer is None:
+        if consumer is None or self._blocked(slot, consumer):
+            self._take_off(slot)
             return
-        agenda = self._agendas.setdefault(consumer, [])
-        heappush(agenda, (self._queues[slot][0], slot))
+        agenda = self._agendas.get(consumer)
+        if agenda is None:
+            agenda = self._agendas[consumer] = Agenda()
+        if self._planned.get(slot) is not agenda:
+            self._take_off(slot)
+            self._planned[slot] = agenda
+        agenda.put(slot, self._queues[slot][0])
         self._eager[consumer] = None
-        if len(agenda) > _AGENDA_SPARE + 2 * len(self._queues):
-            self._reassign = True  # it is void for the most part
 
-    def _first_on(self, agenda: list[tuple[Position, int]], consumer: Consumer) -> Position | None:
-        while agenda:
-            position, slot = agenda[0]
-            if self.first_of(slot) == position and not self._blocked(slot, consumer):
-                return position
-            heappop(agenda)
-        return None
+    def _take_off(self, slot: int) -> None:
+        agenda = self._planned.pop(slot, None)
+        if agenda is not None:
+            agenda.remove(slot)

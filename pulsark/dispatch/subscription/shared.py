@@ -28,6 +28,7 @@ class Shared:
     tracks_pending = True
     active = None
     unwanted = None
+    plan = None
 
     def __init__(self, entries_in_a_row: int = 1) -> None:
         self._in_a_row = entries_in_a_row

@@ -22,6 +22,7 @@ class SingleActive:
     tracks_pending = False
     replay_count = 0
     unwanted: Callable[[Entry], bool] | None = None
+    plan = None
 
     def __init__(self) -> None:
         self._active: Consumer | None = None

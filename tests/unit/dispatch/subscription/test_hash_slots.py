@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsark.dispatch.model.subscription_type import PlaceTakenError
@@ -29,11 +29,15 @@ def owners(selector: Any) -> list[str | None]:
 
 
 def by_ranges(selector: Any) -> list[str | None]:
-    names: list[str | None] = [None] * len(SLOTS)
+    return [consumer and consumer.name for consumer in by_ranges_of(selector)]
+
+
+def by_ranges_of(selector: Any) -> list[FakeConsumer | None]:
+    found: list[FakeConsumer | None] = [None] * len(SLOTS)
     for first, last, consumer in selector.ranges():
         for slot in range(max(first, 1), min(last, 65535) + 1):
-            names[slot - 1] = consumer.name
-    return names
+            found[slot - 1] = consumer
+    return found
 
 
 # -- the ring --------------------------------------------------------------------------------------
@@ -161,6 +165,26 @@ def test_every_slot_has_one_owner_whoever_comes_and_goes(steps: list[tuple[bool,
         assert not members or end >= 65535
 
 
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 50)), max_size=8))
+@settings(max_examples=20)
+def test_who_comes_or_goes_tells_which_slots_moved(steps: list[tuple[bool, int]]) -> None:
+    for selector in (HashRing(points=7), AutoSplitRanges()):
+        members: list[FakeConsumer] = []
+        before = by_ranges_of(selector)
+        for joins, number in steps:
+            if joins:
+                members.append(FakeConsumer(f"c{number % 3}"))
+                moved = selector.add(members[-1])
+            elif members:
+                moved = selector.remove(members.pop(number % len(members)))
+            else:
+                continue
+            after = by_ranges_of(selector)
+            changed = {slot for slot in SLOTS if before[slot - 1] is not after[slot - 1]}
+            assert set(moved) - {65536} == changed
+            before = after
+
+
 # -- ranges that consumers name --------------------------------------------------------------------
 
 
@@ -224,6 +248,6 @@ def test_a_range_that_another_consumer_has_is_refused_and_names_it(second: tuple
     with pytest.raises(PlaceTakenError, match="conflict") as refused:
         ranges.add(sticky("b", second))
     assert refused.value.holder is holder
-    ranges.remove(holder)
-    ranges.add(sticky("b", second))
+    assert set(ranges.remove(holder)) == set(range(1, 10))
+    assert set(ranges.add(sticky("b", second))) == set(range(second[0], second[1] + 1))
     assert ranges.owner(5) is None or ranges.owner(5).name == "b"

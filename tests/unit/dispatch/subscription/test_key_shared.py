@@ -5,12 +5,17 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
+from pyroaring import BitMap
 
 from pulsark.config.settings import Settings
 from pulsark.dispatch.model.entry import Entry
-from pulsark.dispatch.subscription.hash_ranges import StickyRanges
-from pulsark.dispatch.subscription.key_shared import KeyShared
+from pulsark.dispatch.subscription import replay_queue
+from pulsark.dispatch.subscription.hash_ranges import RANGE_SIZE, AutoSplitRanges, StickyRanges
+from pulsark.dispatch.subscription.hash_ring import HashRing
+from pulsark.dispatch.subscription.key_shared import ConsumerSelector, KeyShared
+from pulsark.dispatch.subscription.replay_queue import WaitingSlots
 from pulsark.dispatch.subscription.subscription_types import look_ahead
+from pulsark.limits import SLOTS_PLANNED_AT_ONCE_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.entry import build_entry
 from pulsark.wire.hashes import murmur3_32
@@ -30,10 +35,13 @@ class Slots:
     def owner(self, slot: int):
         return self.table.get(slot)
 
-    def add(self, consumer) -> None: ...
+    def add(self, consumer) -> BitMap:
+        return BitMap()
 
-    def remove(self, consumer) -> None:
+    def remove(self, consumer) -> BitMap:
+        moved = BitMap(slot for slot, c in self.table.items() if c is consumer)
         self.table = {slot: c for slot, c in self.table.items() if c is not consumer}
+        return moved
 
     def ranges(self):
         return []
@@ -55,10 +63,13 @@ class Scene:
 
     def give(self, consumer: FakeConsumer, *slots: int) -> None:
         self.slots.table.update(dict.fromkeys(slots, consumer))
-        self.type._slots_moved()
+        self.type._slots_moved(BitMap(slots))
+        while self.type.plan():
+            pass
 
     def leave(self, consumer: FakeConsumer, *pending: Entry) -> None:
         self.type.remove(consumer)
+        self.type.plan()
         for entry in pending:
             self.type.give_back(entry.position)
 
@@ -241,6 +252,7 @@ def test_a_slot_of_nobody_waits_for_somebody() -> None:
     assert ranges.put_aside(entry)
     assert ranges.next_replay() is None
     ranges.add(FakeConsumer("b", permits=9, key_ranges=((11, 65535),)))
+    assert not ranges.plan()
     assert ranges.next_replay() == entry.position
     assert take(ranges, entry) == ["b"]
 
@@ -273,6 +285,113 @@ def test_nacks_in_a_loop_leave_nothing_behind() -> None:
         scene.type.wake(a)
         assert scene.replays(*entries) == [(0, "a")]
     assert sum(map(len, scene.type._waiting._agendas.values())) < 200
+
+
+# -- consumers that come and go while much waits ---------------------------------------------------
+
+
+class Crowd:
+    """Very many entries that wait for one consumer, which has no room."""
+
+    def __init__(self, selector: ConsumerSelector, entries: int) -> None:
+        self.type = KeyShared(selector, lambda consumers: entries)
+        self.first = FakeConsumer("first", permits=0)
+        self.type.add(self.first)
+        self.entries = []
+        for number in range(entries):
+            entry = Entry(b"", 1, False, False, ledger_id=1, entry_id=number)
+            entry._key_hash = murmur3_32(f"key{number}")
+            self.entries.append(entry)
+        holder = FakeConsumer("holder")
+        self.type.add(holder)
+        self.type.remove(holder)
+        for entry in self.entries:
+            self.type._waiting.add(entry.position, selector.slot(entry.key_hash))
+        while self.type.plan():
+            pass
+
+
+@pytest.mark.parametrize("selector", [HashRing, AutoSplitRanges])
+def test_a_join_plans_the_slots_that_move_and_few_at_once(
+    selector: type[HashRing | AutoSplitRanges], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crowd = Crowd(selector(), 100_000)
+    planned: list[int] = []
+    plan = WaitingSlots._plan
+
+    def counted(self: WaitingSlots, slot: int) -> None:
+        planned.append(slot)
+        plan(self, slot)
+
+    monkeypatch.setattr(WaitingSlots, "_plan", counted)
+    for number in range(20):
+        crowd.type.add(FakeConsumer(f"c{number}", permits=1))
+    assert planned == []
+    crowd.type.next_replay()
+    assert len(planned) <= SLOTS_PLANNED_AT_ONCE_MAX
+    more = True
+    while more:
+        before = len(planned)
+        more = crowd.type.plan()
+        assert len(planned) - before <= SLOTS_PLANNED_AT_ONCE_MAX
+    assert len(set(planned)) == len(planned)  # once for all joins
+    planned.clear()
+    late = FakeConsumer("late", permits=1)
+    crowd.type.add(late)
+    while crowd.type.plan():
+        pass
+    mine = {slot for slot in crowd.type._waiting._queues if crowd.type.selector.owner(slot) is late}
+    assert set(planned) == mine
+    assert len(planned) == len(mine) < RANGE_SIZE / 8
+
+
+@pytest.mark.parametrize("selector", [HashRing, AutoSplitRanges])
+def test_what_waits_goes_to_the_new_owners_in_order_before_all_is_planned(
+    selector: type[HashRing | AutoSplitRanges], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay_queue, "SLOTS_PLANNED_AT_ONCE_MAX", 3)
+    crowd = Crowd(selector(), 300)
+    again = [
+        Entry(b"", 1, False, False, ledger_id=2, entry_id=entry.entry_id) for entry in crowd.entries
+    ]
+    for entry, earlier in zip(again, crowd.entries, strict=True):
+        entry._key_hash = earlier.key_hash
+        crowd.type._waiting.add(entry.position, crowd.type.selector.slot(entry.key_hash))
+    known = {entry.position: entry for entry in [*crowd.entries, *again]}
+    crowd.first.permits = len(known)
+    crowd.type.wake(crowd.first)
+    consumers = [FakeConsumer(f"c{number}", permits=len(known)) for number in range(5)]
+    received: dict[int, list[Position]] = {}
+    more = True
+    while more or crowd.type.replay_count:
+        if consumers:
+            crowd.type.add(consumers.pop())
+        more = crowd.type.plan()
+        while (position := crowd.type.next_replay()) is not None:
+            consumer = crowd.type.choose(known[position])
+            assert consumer is not None
+            slot = crowd.type.selector.slot(known[position].key_hash)
+            assert consumer is crowd.type.selector.owner(slot)
+            received.setdefault(known[position].key_hash, []).append(position)
+            crowd.type.forget(position)
+    assert sum(map(len, received.values())) == len(known)
+    assert all(positions == sorted(positions) for positions in received.values())
+
+
+def test_consumers_that_come_and_go_leave_nothing_behind() -> None:
+    crowd = Crowd(HashRing(), 5000)
+    waiting = crowd.type._waiting
+    for number in range(100):
+        guest = FakeConsumer(f"c{number}", permits=1)
+        crowd.type.add(guest)
+        for _ in range(number % 13):
+            crowd.type.plan()
+        crowd.type.remove(guest)
+    while crowd.type.plan():
+        pass
+    assert list(waiting._agendas) == [crowd.first]
+    assert set(waiting._planned) == set(waiting._queues)
+    assert len(waiting._agendas[crowd.first]) <= 64 + 2 * len(waiting._queues)
 
 
 # -- keys and limits -------------------------------------------------------------------------------
