@@ -2,61 +2,65 @@
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from pyroaring import BitMap
 
 from pulsark.limits import SLOTS_PLANNED_AT_ONCE_MAX
+from pulsark.wire.position import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pulsark.dispatch.model.consumer import Consumer
-    from pulsark.wire.position import Position
-
-_AGENDA_SPARE = 64
 
 
 class Agenda:
     """Slots with which one consumer could go on, by the entries with which they go on."""
 
-    __slots__ = ("_firsts", "_heap")
+    __slots__ = ("_entries", "_firsts", "_ledgers")
 
     def __init__(self) -> None:
         self._firsts: dict[int, Position] = {}
-        self._heap: list[tuple[Position, int]] = []
-        """What does not match ``_firsts`` is void; at most about half of it is."""
+        self._entries: dict[int, BitMap] = {}
+        """Entry ids of ``_firsts`` by their ledgers. Nothing is void: slots leave as they come."""
+        self._ledgers: list[int] = []
+        """A heap of the ledgers."""
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._firsts)
 
     def put(self, slot: int, position: Position) -> None:
         """A slot goes on with this entry."""
-        if self._firsts.get(slot) != position:
-            self._firsts[slot] = position
-            heappush(self._heap, (position, slot))
-            self._tidy()
+        before = self._firsts.get(slot)
+        if before == position:
+            return
+        if before is not None:
+            self._entries[before.ledger_id].discard(before.entry_id)
+        self._firsts[slot] = position
+        entries = self._entries.get(position.ledger_id)
+        if entries is None:
+            entries = self._entries[position.ledger_id] = BitMap()
+            heappush(self._ledgers, position.ledger_id)
+        entries.add(position.entry_id)
 
     def remove(self, slot: int) -> None:
         """Take a slot off."""
-        if self._firsts.pop(slot, None) is not None:
-            self._tidy()
+        position = self._firsts.pop(slot, None)
+        if position is not None:
+            self._entries[position.ledger_id].discard(position.entry_id)
 
-    def first(self) -> int | None:
-        """The slot with the lowest entry."""
-        heap = self._heap
-        while heap:
-            position, slot = heap[0]
-            if self._firsts.get(slot) == position:
-                return slot
-            heappop(heap)
+    def first(self) -> Position | None:
+        """The lowest entry."""
+        while self._ledgers:
+            ledger_id = self._ledgers[0]
+            entries = self._entries[ledger_id]
+            if entries:
+                return Position(ledger_id, entries.min())
+            del self._entries[ledger_id]
+            heappop(self._ledgers)
         return None
-
-    def _tidy(self) -> None:
-        if len(self._heap) > _AGENDA_SPARE + 2 * len(self._firsts):
-            self._heap = [(position, slot) for slot, position in self._firsts.items()]
-            heapify(self._heap)
 
 
 class WaitingSlots:
@@ -157,7 +161,8 @@ class WaitingSlots:
             consumer = next(iter(self._eager))
             agenda = self._agendas.get(consumer)
             if agenda is not None and consumer.can_receive():
-                while (slot := agenda.first()) is not None:
+                while (first := agenda.first()) is not None:
+                    slot = self.slots[first]
                     if self._owner(slot) is consumer and not self._blocked(slot, consumer):
                         return self._queues[slot][0]
                     if not left:
