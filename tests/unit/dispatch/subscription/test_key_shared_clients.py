@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from pulsark.dispatch.subscription import replay_queue
 from pulsark.dispatch.subscription.hash_ring import HashRing
 from pulsark.dispatch.subscription.key_shared import KeyShared
 from pulsark.errors import ServerError
@@ -84,6 +86,35 @@ async def test_key_shared_messages_come_without_an_epoch_and_are_not_acknowledge
     client.send(client.ack_command(ids[1], cumulative=True))
     response = (await client.take(Command.ACK_RESPONSE)).ackResponse
     assert response.error == ServerError.NotAllowedError
+
+
+@scenario()
+async def test_what_a_leaver_had_reaches_those_who_join_however_many_turns_it_takes(
+    broker, monkeypatch
+) -> None:
+    monkeypatch.setattr(replay_queue, "SLOTS_PLANNED_AT_ONCE_MAX", 2)
+    publisher, holder, silent, crowd = (Client(broker) for _ in range(4))
+    await publisher.produce(TOPIC, 0)
+    sent = {await publisher.publish(i, partition_key=f"key{i % 30}") for i in range(60)}
+    assert await holder.subscribe(TOPIC, kind=KEY_SHARED) == 0
+    assert len(await holder.deliveries()) == len(sent)
+    silent.send(silent.subscribe_command(TOPIC, kind=KEY_SHARED))
+    assert await silent.outcome() == 0
+    holder.hang_up()
+    await asyncio.sleep(0.1)
+    for number in range(1, 9):
+        fields = {"consumer_id": number, "consumer_name": f"c{number}", "kind": KEY_SHARED}
+        crowd.send(crowd.subscribe_command(TOPIC, **fields))
+        assert await crowd.outcome() == 0
+    for number in range(1, 9):
+        crowd.flow(100, number)
+    await asyncio.sleep(0.1)
+    first = await crowd.deliveries()
+    silent.flow(100)
+    rest = await silent.deliveries()
+    assert rest
+    assert len(first) + len(rest) == len(sent)
+    assert await crowd.deliveries() == []
 
 
 @pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
