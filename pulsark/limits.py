@@ -583,6 +583,9 @@ ARRIVAL_SAMPLES_MAX = 1024
 CHUNKED_MESSAGES_MAX = 10_000
 """Most chunked messages of a Shared subscription on their way to one consumer."""
 
+CHUNK_UUID_CHARS_MAX = 64
+"""Characters of a chunked message's id that are kept; of longer ones a digest is."""
+
 LOOK_AHEAD_ENTRIES_MAX = 200_000
 """Waiting entries of a Key_Shared subscription when no setting limits them."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pulsark.dispatch.model.subscription_type import SubType
 from pulsark.dispatch.subscription.round_robin import Rota
-from pulsark.limits import CHUNKED_MESSAGES_MAX
+from pulsark.limits import CHUNK_UUID_CHARS_MAX, CHUNKED_MESSAGES_MAX
 from pulsark.storage.position_set import PositionSet
 from pulsark.wire.entry import Chunk, chunk_of
 
@@ -37,8 +37,8 @@ class Shared:
         self._levels: dict[int, Rota] = {}
         """By priority, best first."""
         self._replay = PositionSet()
-        self._chunked: dict[str, Consumer] = {}
-        """Consumers that get the rest of large messages, by the messages' ids."""
+        self._chunked: dict[str | bytes, Consumer] = {}
+        """Consumers that get the rest of large messages, by the messages' ids (``_short``)."""
         self._current: Consumer | None = None
         self._left = 0
 
@@ -97,16 +97,16 @@ class Shared:
         return consumer
 
     def _receiver_of(self, chunk: Chunk) -> Consumer | None:
-        begun = self._chunked
-        consumer = begun.get(chunk.uuid)
+        begun, message = self._chunked, _short(chunk.uuid)
+        consumer = begun.get(message)
         if consumer is None:
             consumer = self._same_or_next()
         elif not consumer.can_continue():
             return None
         if consumer is None or chunk.is_last:
-            begun.pop(chunk.uuid, None)
+            begun.pop(message, None)
             return consumer
-        begun[chunk.uuid] = consumer
+        begun[message] = consumer
         if len(begun) > CHUNKED_MESSAGES_MAX:
             del begun[next(iter(begun))]
         return consumer
@@ -149,3 +149,12 @@ class Shared:
     def clear(self) -> None:
         self._replay.clear()
         self._chunked.clear()
+
+
+def _short(uuid: str) -> str | bytes:
+    """Return a stand-in for a message's id: clients may choose one as large as a message."""
+    if len(uuid) <= CHUNK_UUID_CHARS_MAX:
+        return uuid
+    from hashlib import blake2b  # no client that is known makes one as long
+
+    return blake2b(uuid.encode("utf-8", "surrogatepass"), digest_size=32).digest()

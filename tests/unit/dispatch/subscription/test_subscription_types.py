@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from pulsark.dispatch.model.entry import Entry
@@ -171,6 +173,19 @@ def test_all_chunks_of_a_message_go_to_one_consumer_even_beyond_its_permits() ->
         policy.add(FakeConsumer(name, permits=permits))
     sent = [chunk("m", 0), ENTRY, chunk("m", 1), chunk("m", 2), chunk("n", 0), ENTRY, chunk("n", 1)]
     assert take_entries(policy, *sent) == ["a", "b", "a", "a", "b", "b", "b"]
+
+
+def test_of_a_large_message_id_little_is_kept() -> None:
+    policy = Shared()
+    for name in "ab":
+        policy.add(FakeConsumer(name, permits=99))
+    ids = ["m" * 100_000, "m" * 100_001, "\N{PILE OF POO}" * 100_000]
+    sent = [chunk(uuid, number) for number in range(3) for uuid in ids]
+    assert take_entries(policy, *sent) == ["a", "b", "a"] * 3
+    policy = Shared()
+    policy.add(FakeConsumer("a", permits=99))
+    take_entries(policy, *(chunk(uuid, 0) for uuid in ids))
+    assert sum(map(sys.getsizeof, policy._chunked)) < 1000
 
 
 def test_the_next_message_with_chunks_is_anybodys() -> None:
