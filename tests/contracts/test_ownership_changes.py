@@ -140,4 +140,4 @@ def test_a_bundle_has_one_owner_whatever_comes_meanwhile(step: Step) -> None:
                         break
                 tried += 1
                 place += EACH
-    assert tried
+    assert tried or step is publishes_blindly  # whoever has the topic loaded asks nobody

@@ -193,7 +193,7 @@ class Brokers:
                         await asyncio.sleep(self.rng.choice((0.0, 0.01, 0.3, 2.0)))
                     self._number += 1
                     payload = b"%d" % self._number
-                    client.send_bytes(publish(1, number, payload))
+                    client.send_bytes(publish(1, number, payload, producer_name=producer))
                     kinds = Command.SEND_RECEIPT, Command.SEND_ERROR, Command.CLOSE_PRODUCER
                     answer = await client.take(*kinds, seconds=ANSWER_SECONDS)
                     if answer.type != Command.SEND_RECEIPT:

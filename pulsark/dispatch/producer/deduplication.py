@@ -46,9 +46,10 @@ from pulsark.limits import (
 )
 from pulsark.storage.cursor.owners import DEDUPLICATION_CURSOR, CursorOwner
 from pulsark.tasks import unattended
-from pulsark.wire.entry import is_erased, parse_entry
+from pulsark.wire.entry import entry_metadata, is_erased, parse_entry
 from pulsark.wire.position import Position
 from pulsark.wire.sequence_ids import completes_message, sequence_ids
+from pulsark.wire.text_fields import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -86,6 +87,11 @@ class _Ids(NamedTuple):
     def batch_at(self, entry: Entry) -> Position | None:
         """Where the entry is stored, if it is a batch that does not tell its last id."""
         return entry.position if entry.messages > 1 and self.highest == self.first else None
+
+
+def _is_named(entry: bytes, producer_name: str) -> bool:
+    """Return whether an entry is stored under a producer's name: by that it is counted later."""
+    return as_text(entry_metadata(entry).producer_name) == producer_name
 
 
 def _is_small(entry: Entry) -> bool:
@@ -193,6 +199,10 @@ class Deduplication:
         ids = self._ids_of(entry, producer)
         noted = None
         if ids is not None:
+            special = producer.name.startswith(_SPECIAL_PREFIXES)
+            if not special and not _is_named(entry.data, producer.name):
+                self._refuse_name(entry, producer)
+                return False
             if ids.highest > SEQUENCE_ID_MAX:
                 self._refuse_number(entry, producer, ids.highest)
                 return False
@@ -229,6 +239,16 @@ class Deduplication:
             return None
         first, highest = header.sequence_id, header.metadata.highest_sequence_id
         return _Ids(header.producer_name, first, max(first, highest))
+
+    def _refuse_name(self, entry: Entry, producer: Producer) -> None:
+        entry.producer = None
+        producer.connection.send_publish_error(
+            producer,
+            entry,
+            ServerError.NotAllowedError,
+            f"The message names another producer than {producer.name}, whose messages it would "
+            "count to after a restart: deduplication takes each message from its own producer",
+        )
 
     def _refuse_number(self, entry: Entry, producer: Producer, number: int) -> None:
         entry.producer = None

@@ -235,6 +235,7 @@ def test_whatever_clients_do_all_that_they_published_is_answered(seed: int) -> N
             await broker.start()
             topics = [TOPIC, OTHER, TRANSIENT]
             clients = [await producing(broker, topics[n % 3]) for n in range(9)]
+            names = {c: p.name for c in clients for p in c.connection.opened.producers.values()}
             sent = dict.fromkeys(clients, 0)
             was_full = False
             for _ in range(200):
@@ -244,7 +245,8 @@ def test_whatever_clients_do_all_that_they_published_is_answered(seed: int) -> N
                     del sent[client]
                     continue
                 size = rng.choice([10, 1000, 200_000])
-                client.send_bytes(publish(1, sent[client], bytes(size)))
+                name = names[client]
+                client.send_bytes(publish(1, sent[client], bytes(size), producer_name=name))
                 sent[client] += 1
                 was_full |= broker.broker.publish_buffer.is_full
                 if rng.random() < (0.03 if broker.bookie.held else 0.3):

@@ -460,6 +460,20 @@ async def test_markers_and_bulk_publishing_do_not_count(broker) -> None:
 
 
 @scenario(**ON)
+async def test_nobody_publishes_under_the_name_of_another_producer(broker) -> None:
+    """After a crash its message would count to that one, whose next messages were dropped."""
+    client = await opened(broker, "mallory")
+    for name in ("victim", "", "mallor", "mallory2"):
+        assert await send(client, 2**61, producer_name=name) == ServerError.NotAllowedError
+    assert await send(client, 0) != DUPLICATE
+    client.hang_up()
+    await crash(broker)
+    client = await opened(broker, "victim")
+    assert await last_of_connected(broker, "victim") == -1
+    assert await send(client, 0) != DUPLICATE
+
+
+@scenario(**ON)
 async def test_a_replicator_publishes_under_the_names_in_its_messages(broker) -> None:
     client = await opened(broker, "pulsar.repl.east")
     for name in ("a", "b"):
