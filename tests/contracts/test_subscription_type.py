@@ -112,9 +112,11 @@ class Run:
         return True
 
     def offer_waiting(self) -> bool:
+        plan = self.type.plan
+        is_more_to_plan = plan is not None and plan()
         place = self.type.next_replay()
         if place is None:
-            return False
+            return is_more_to_plan
         assert place in self.waiting, f"{place} does not wait"
         entry = self.entries[place.entry_id]
         return self._offer(entry) or self.type.put_aside(entry)
