@@ -32,7 +32,7 @@ from tests.sim.simulation import Simulation
 from tests.support.ledgers import simulate
 from tests.support.memory_zookeeper import MemoryZooKeeper
 
-SEEDS = 60
+SEEDS = 40
 STEPS = 60
 REST_SECONDS = 60.0
 MISSED = "missed"
@@ -284,7 +284,7 @@ def test_each_change_is_told_or_known_to_be_missed(server: Callable[[], Followin
 
 def test_an_ephemeral_value_that_vanishes_is_told_of_however_its_watch_comes() -> None:
     """Before it is watched, meanwhile, and behind a lost connection."""
-    for seed in range(200):
+    for seed in range(100):
         rng = random.Random(seed)
 
         async def main(sim: Simulation, rng: random.Random = rng, seed: int = seed) -> None:
