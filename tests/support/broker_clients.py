@@ -379,8 +379,8 @@ class Client:
         self, sequence_id: int = 0, producer_id: int = 1, **metadata: Any
     ) -> tuple[int, int]:
         producer = self.connection.opened.producers.get(producer_id)
-        if producer is not None:
-            metadata.setdefault("producer_name", producer.name)
+        if producer is not None and self.connection.broker.settings.brokerDeduplicationEnabled:
+            metadata.setdefault("producer_name", producer.name)  # else it is refused
         self.send_bytes(publish(producer_id, sequence_id, b"x", **metadata))
         receipt = (await self.take(Command.SEND_RECEIPT)).send_receipt
         return receipt.message_id.ledgerId, receipt.message_id.entryId
