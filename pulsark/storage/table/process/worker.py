@@ -128,6 +128,7 @@ class TableWorker:
     def _begin(self, op: str) -> Reply:
         """Load what requests take, before the first one comes."""
         if op == "seal":
+            import cramjam  # noqa: F401
             import lz4.block  # noqa: F401
             import pyarrow as pa
 
