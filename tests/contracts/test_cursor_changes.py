@@ -26,7 +26,7 @@ from pulsark.wire.position import EARLIEST, Position
 from tests.sim.disk import SimDisk
 from tests.sim.simulation import Simulation
 from tests.support.cursors import Owner, TopicLedgers
-from tests.support.gates import Gate, Gated, GatedBookie, outcomes, settle
+from tests.support.gates import Gate, Gated, GatedBookie, outcomes, settle, with_change
 from tests.support.memory_bookie import MemoryBookie
 
 SECONDS_MAX: Final = 60.0
@@ -174,21 +174,10 @@ async def at(place: int, runtime: Runtime, name: str, other: str) -> bool:
     cursor.ack([(Position(7, 7), None, None)])  # this is on its way, or waits for what is
     gate.armed = True
     failed: set[int] = set()
-    running = asyncio.ensure_future(attempt(ACTIONS[name], stage, 0, failed))
-    reaching = asyncio.ensure_future(gate.reached.wait())
-    await asyncio.wait([running, reaching], return_when=asyncio.FIRST_COMPLETED)
-    reaching.cancel()
-    gate.armed = False
-    if not gate.reached.is_set():
-        running.result()
+    operation = attempt(ACTIONS[name], stage, 0, failed)
+    if not await with_change(gate, operation, lambda: attempt(ACTIONS[other], stage, 1, failed)):
         await log.close()
         return False
-    changing = asyncio.ensure_future(attempt(ACTIONS[other], stage, 1, failed))
-    await settle()
-    gate.open()
-    await asyncio.wait([running, changing])
-    running.result()
-    changing.result()
     effects = [ACTIONS[name].effect, ACTIONS[other].effect]
     states = list(outcomes(BEGIN, effects, failed))
     if place % 2:

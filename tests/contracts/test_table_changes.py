@@ -32,7 +32,7 @@ from pulsark.wire.topic_name import TopicName
 from tests.sim.disk import SimDisk
 from tests.sim.simulation import Simulation
 from tests.support.client_view import client_view
-from tests.support.gates import Gate, Gated, outcomes, settle
+from tests.support.gates import Gate, Gated, outcomes, settle, with_change
 from tests.support.inline_table import InlineTable, inline_tables
 from tests.support.tables import entries
 
@@ -199,6 +199,12 @@ async def attempt(action: Action, stage: Stage, who: int, failed: set[int]) -> N
         failed.add(who)
 
 
+async def a_table_process_rests() -> None:
+    """Let a table process come to rest, too."""
+    await settle()
+    await asyncio.sleep(0.1)
+
+
 async def at(place: int, runtime: Runtime, name: str, other: str) -> bool:
     """Stop an action at a place, and let another one come; whether there is such a place."""
     gate = Gate(place, armed=False)
@@ -207,21 +213,11 @@ async def at(place: int, runtime: Runtime, name: str, other: str) -> bool:
         await stage.seal(*wanted)
     gate.armed = True
     failed: set[int] = set()
-    running = asyncio.ensure_future(attempt(ACTIONS[name], stage, 0, failed))
-    reaching = asyncio.ensure_future(gate.reached.wait())
-    await asyncio.wait([running, reaching], return_when=asyncio.FIRST_COMPLETED)
-    reaching.cancel()
-    gate.armed = False
-    if not gate.reached.is_set():
-        running.result()
+    operation = attempt(ACTIONS[name], stage, 0, failed)
+    if not await with_change(
+        gate, operation, lambda: attempt(ACTIONS[other], stage, 1, failed), a_table_process_rests
+    ):
         return False
-    changing = asyncio.ensure_future(attempt(ACTIONS[other], stage, 1, failed))
-    await settle()
-    await asyncio.sleep(0.1)  # a table process takes its time
-    gate.open()
-    await asyncio.wait([running, changing])
-    running.result()
-    changing.result()
     found = await stage.found()
     effects = [ACTIONS[name].effect, ACTIONS[other].effect]
     states = list(outcomes(BEGIN, effects, failed))

@@ -30,7 +30,7 @@ from tests.support.broker_clients import (
     Client,
     Command,
 )
-from tests.support.gates import Gate, Gated, GatedBookie, outcomes, settle
+from tests.support.gates import Gate, Gated, GatedBookie, outcomes, settle, with_change
 from tests.support.wire_frames import publish
 
 SECONDS_MAX: Final = 200.0
@@ -286,21 +286,10 @@ async def at(place: int, sim: Simulation, name: str, other: str) -> bool:
     gate.armed = True
     failed: set[int] = set()
     action, change = ACTIONS[name], ACTIONS[other]
-    running = asyncio.ensure_future(attempt(action, stage, 0, failed))
-    reaching = asyncio.ensure_future(gate.reached.wait())
-    await asyncio.wait([running, reaching], return_when=asyncio.FIRST_COMPLETED)
-    reaching.cancel()
-    gate.armed = False
-    if not gate.reached.is_set():
-        running.result()
+    operation = attempt(action, stage, 0, failed)
+    if not await with_change(gate, operation, lambda: attempt(change, stage, 1, failed)):
         await broker.broker.close()
         return False
-    changing = asyncio.ensure_future(attempt(change, stage, 1, failed))
-    await settle()
-    gate.open()
-    await asyncio.wait([running, changing])
-    running.result()
-    changing.result()
     if place % 2:
         await broker.restart()
     found = await stage.found()

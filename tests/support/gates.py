@@ -121,6 +121,31 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+async def with_change(
+    gate: Gate,
+    operation: Awaitable[object],
+    change: Callable[[], Awaitable[object]],
+    rest: Callable[[], Awaitable[object]] = settle,
+) -> bool:
+    """Run an operation; where it stops, begin a change, and let both go on after a rest.
+
+    Return whether it stopped. The gate is open afterwards.
+    """
+    running = asyncio.ensure_future(operation)
+    reaching = asyncio.ensure_future(gate.reached.wait())
+    await asyncio.wait([running, reaching], return_when=asyncio.FIRST_COMPLETED)
+    reaching.cancel()
+    gate.armed = False
+    if gate.reached.is_set():
+        changing = asyncio.ensure_future(change())
+        await rest()
+        gate.open()
+        await asyncio.wait([running, changing])
+        changing.result()
+    running.result()
+    return gate.reached.is_set()
+
+
 async def at_each_await(
     make: Callable[[Gate], Awaitable[T]],
     operation: Callable[[T], Awaitable[object]],
