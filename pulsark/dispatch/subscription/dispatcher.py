@@ -130,6 +130,17 @@ class Dispatcher:
         if len(positions) > READ_ENTRIES:
             self.schedule_pump()
 
+    def take_steps(self, steps: Iterator[None]) -> None:
+        """Run steps in turns of the event loop. A rewind drops those that are left."""
+        self._topic.run_queue.take_steps(self._until_rewind(steps))
+
+    def _until_rewind(self, steps: Iterator[None]) -> Iterator[None]:
+        era = self._era
+        for _ in steps:
+            yield
+            if self._era != era:
+                return
+
     def forget(self, position: Position) -> None:
         """An entry is acknowledged as a whole."""
         self._members.type.forget(position)
@@ -175,12 +186,16 @@ class Dispatcher:
 
     def pass_over(self, through: Position) -> None:
         """All entries up to there are acknowledged, without a word for each: go on behind."""
-        buffer = self._buffer
-        for position in {*self._redeliveries, *buffer.aside}:
+        if self.reader.pass_over(through):
+            self._buffer.pass_over(through)
+        self.take_steps(self._forget_through(through))
+
+    def _forget_through(self, through: Position) -> Iterator[None]:
+        for number, position in enumerate([*self._redeliveries, *self._buffer.aside], 1):
+            if number % READ_ENTRIES == 0:
+                yield
             if position <= through:
                 self.forget(position)
-        if self.reader.pass_over(through):
-            buffer.pass_over(through)
 
     def rewind(self) -> None:
         """Begin again behind the cursor. Results of reads under way become void."""

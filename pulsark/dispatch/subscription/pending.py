@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.subscription.reader import READ_ENTRIES
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.model.members import Members
@@ -90,12 +92,20 @@ class PendingEntries:
         return released
 
     def acknowledged_through(self, through: Position) -> None:
-        """Release every entry up to a position."""
+        """Release all entries up to a position, some in each turn."""
+        self.dispatcher.take_steps(self._release_through(through))
+
+    def _release_through(self, through: Position) -> Iterator[None]:
+        looked_at = 0
         for consumer in self.members.type.consumers:
-            done = [position for position in consumer.pending if position <= through]
-            for position in done:
-                self.dispatcher.forget(position)
-            self.unacked.release(consumer, sum(map(consumer.pending.pop, done)))
+            for position in list(consumer.pending):
+                looked_at += 1
+                if looked_at % READ_ENTRIES == 0:
+                    yield
+                # The consumer may have given the entry back in an earlier turn.
+                if position <= through and position in consumer.pending:
+                    self.dispatcher.forget(position)
+                    self.unacked.release(consumer, consumer.pending.pop(position))
         self.unacked.update()
         self.dispatcher.schedule_pump()
 

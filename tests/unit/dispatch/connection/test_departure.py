@@ -1,4 +1,4 @@
-"""What a connection leaves behind goes in many turns, and all of it goes."""
+"""Very many consumers, producers or entries leave in many turns, and all of them leave."""
 
 from __future__ import annotations
 
@@ -112,6 +112,49 @@ def test_very_many_entries_are_given_back_some_in_each_turn(sub_type, how, monke
         assert [name for name, _, _ in taken] == ["b"] * (count - 2)
         assert [entry_id for _, entry_id, _ in taken] == list(range(1, count - 1))
         assert {again for _, _, again in taken} == {1 if how == "asks again" else 0}
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("then", ["goes on", "redelivers", "seeks back"])
+@pytest.mark.parametrize("sub_type", [SubType.Shared, SubType.Key_Shared])
+def test_very_many_pending_entries_are_skipped_some_in_each_turn(sub_type, then, monkeypatch):
+    count = 6 * READ_ENTRIES + 7
+    through = count - 3
+
+    async def run() -> None:
+        bench = Bench(sub_type)
+        bench.topic.run_queue = RunQueue(TickingClock(TURN_SECONDS / STEPS_PER_TURN))
+        consumer = bench.connect("a")
+        bench.flow("a", 2 * count)
+        bench.publish(count)
+        subscription, type_ = bench.subscription, bench.subscription.type
+        if then == "redelivers":  # each entry has a redelivery count, too
+            subscription.redeliver(consumer, None, None)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(consumer.pending) == consumer.unacked == count
+        bench.taken()
+        forgotten: list[Position] = []
+        forget = type_.forget
+        monkeypatch.setattr(type_, "forget", lambda p: [forgotten.append(p), forget(p)])
+
+        subscription.acks.pass_over(Position(LEDGER, through))
+        most = len(forgotten)
+        if then == "seeks back":
+            subscription.cursor.state.reset(Position(LEDGER, -1))
+            subscription.dispatcher.rewind()
+            subscription.pending.clear()
+            bench.flow("a", count)
+            subscription.dispatcher.pump()
+        while len(bench.topic.run_queue):
+            before = len(forgotten)
+            await asyncio.sleep(0)
+            most = max(most, len(forgotten) - before)
+        assert most <= 2 * STEPS_PER_TURN * READ_ENTRIES
+        left = range(count) if then == "seeks back" else range(through + 1, count)
+        assert sorted(p.entry_id for p in consumer.pending) == list(left)
+        assert consumer.unacked == len(left)
 
     asyncio.run(run())
 
