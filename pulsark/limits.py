@@ -415,7 +415,11 @@ NAME_CHARS_MAX = 255
 """Longest name of a tenant, a namespace or a cluster."""
 
 TOPIC_PROPERTIES_MAX = 256
-"""Most properties of a topic or a subscription."""
+"""Most properties of a topic, a namespace or a subscription."""
+
+TOPIC_PROPERTIES_BYTES_MAX = 32 * 1024
+"""Most bytes of the keys and values of a topic's or namespace's properties, in UTF-8. They stay
+in memory."""
 
 # -- schemas ---------------------------------------------------------------------------------
 

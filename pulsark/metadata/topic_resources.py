@@ -86,12 +86,14 @@ class PartitionedTopics:
 
         await records.change(self._store, partitioned_topic_path(name), grow, f"Topic {name}")
 
-    async def set_properties(self, name: TopicName, properties: Mapping[str, str]) -> None:
-        """Replace a topic's properties. Raises ``DoesNotExistError``."""
+    async def change_properties(
+        self, name: TopicName, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> None:
+        """Change a topic's properties. Raises ``DoesNotExistError``, and what ``change`` does."""
 
         def replaced(old: Json) -> Json:
             _check_there(name, old)
-            return {**old, "properties": dict(properties)}
+            return {**old, "properties": dict(change(old["properties"]))}
 
         await records.change(self._store, partitioned_topic_path(name), replaced, f"Topic {name}")
 

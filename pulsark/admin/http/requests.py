@@ -28,6 +28,8 @@ from pulsark.limits import (
     JSON_ON_THE_LOOP_BYTES_MAX,
     JSON_TEXT_CHARACTERS_MAX,
     JSON_VALUES_MAX,
+    TOPIC_PROPERTIES_BYTES_MAX,
+    TOPIC_PROPERTIES_MAX,
 )
 from pulsark.wire.position import EARLIEST, LATEST, Position
 from pulsark.wire.topic_name import TopicName, check_name_part
@@ -347,6 +349,30 @@ def string_map(found: Any, what: str, most: int) -> dict[str, str]:
     if len(found) > most:
         raise fail(412, f"At most {most} {what} are allowed")
     return {key: _as_text(item) for key, item in found.items()}
+
+
+def property_map(found: Any, before: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return ``before`` with the properties of a JSON object of texts added.
+
+    Raise 400 if it is no such object, and 412 if a topic or namespace may not have as many
+    properties, or as many bytes of them.
+    """
+    kept = before or {}
+    merged = {**kept, **string_map(found, "properties", TOPIC_PROPERTIES_MAX)}
+    if len(merged) > max(TOPIC_PROPERTIES_MAX, len(kept)):
+        raise fail(412, f"At most {TOPIC_PROPERTIES_MAX} properties are allowed")
+    size = _utf8_bytes(merged)
+    if size > max(TOPIC_PROPERTIES_BYTES_MAX, _utf8_bytes(kept)):
+        raise fail(
+            412,
+            f"properties would have {size} bytes, and may have {TOPIC_PROPERTIES_BYTES_MAX}; "
+            "make them shorter, or remove some",
+        )
+    return merged
+
+
+def _utf8_bytes(properties: Mapping[str, str]) -> int:
+    return sum(len(text.encode()) for pair in properties.items() for text in pair)
 
 
 def integer(found: Any, what: str, default: int | None = None) -> int:

@@ -22,14 +22,14 @@ from pulsark.admin.http.requests import (
     flag,
     integer,
     json_body,
-    string_map,
+    property_map,
     value,
 )
 from pulsark.admin.http.streams import long_value
 from pulsark.dispatch.broker import Broker
 from pulsark.dispatch.loop.turns import in_turns
 from pulsark.errors import ClientError, ServerError
-from pulsark.limits import PARTITIONS_MAX, TOPIC_PROPERTIES_MAX
+from pulsark.limits import PARTITIONS_MAX
 from pulsark.metadata.records import InUseError
 from pulsark.metadata.resources import is_system_topic
 from pulsark.metadata.topic_resources import PartitionedTopic
@@ -89,7 +89,7 @@ async def create_partitioned(topic: AnyTopicOf, request: Request, broker: Broker
     if isinstance(body, dict):
         if "partitioned-topic-metadata" not in request.headers.get("content-type", ""):
             raise fail(400, "A number of partitions is expected")
-        properties = string_map(body.get("properties"), "properties", TOPIC_PROPERTIES_MAX)
+        properties = property_map(body.get("properties"))
         body = body.get("partitions")
     partitions = _partition_count(integer(body, "The number of partitions"), broker)
     if "-partition-" in topic.local:

@@ -35,7 +35,7 @@ from pulsark.admin.http.requests import (
     json_body,
     name_part,
     number,
-    string_map,
+    property_map,
     text,
     unquoted,
     value,
@@ -65,7 +65,7 @@ from pulsark.dispatch.policies.policies import (
     SUBSCRIPTION_DISPATCH_RATE,
     applied,
 )
-from pulsark.limits import SUBSCRIPTION_RATES_MAX, TOPIC_PROPERTIES_MAX
+from pulsark.limits import SUBSCRIPTION_RATES_MAX
 from pulsark.metadata.namespaces import Namespace
 from pulsark.metadata.resource_groups import RESOURCE_GROUP
 from pulsark.metadata.resources import initial_policies
@@ -262,8 +262,7 @@ async def _set(
     def edit(policies: Json) -> None:
         before = policies.pop(policy.key, {})
         if policy.key == "properties":  # they are added to those that there are
-            merged = {**before, **(checked or {})}
-            policies[policy.key] = string_map(merged, policy.key, TOPIC_PROPERTIES_MAX)
+            policies[policy.key] = property_map(checked, before)
         elif checked is not None:
             policies[policy.key] = checked
         check_quotas_below_retention(policies)
@@ -328,8 +327,8 @@ async def set_property(name: NamespaceOf, key: str, content: str, broker: Broker
     await existing_namespace(broker, name)
 
     def edit(policies: Json) -> None:
-        properties = {**policies.get("properties", {}), unquoted(key): unquoted(content)}
-        policies["properties"] = string_map(properties, "properties", TOPIC_PROPERTIES_MAX)
+        given = {unquoted(key): unquoted(content)}
+        policies["properties"] = property_map(given, policies.get("properties"))
 
     await of_namespace(broker, name)(edit)
     return done()

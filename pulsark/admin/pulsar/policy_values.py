@@ -12,7 +12,15 @@ from typing import Any
 from fastapi import HTTPException
 
 from pulsark.admin.http.errors import fail
-from pulsark.admin.http.requests import INT64_MAX, boolean, integer, number_of, string_map, strings
+from pulsark.admin.http.requests import (
+    INT64_MAX,
+    boolean,
+    integer,
+    number_of,
+    property_map,
+    string_map,
+    strings,
+)
 from pulsark.config.spec import SCHEMA_COMPATIBILITY_STRATEGIES
 from pulsark.dispatch.policies.policies import (
     BACKLOG_QUOTAS,
@@ -25,7 +33,6 @@ from pulsark.limits import (
     GRANTS_PER_NAMESPACE_MAX,
     KEPT_FIELDS_MAX,
     PARTITIONS_MAX,
-    TOPIC_PROPERTIES_MAX,
 )
 from pulsark.security import grants
 from pulsark.security.limits import ROLE_CHARS_MAX
@@ -312,7 +319,7 @@ def subscription_auth_mode(value: Any) -> str | None:
 
 
 def properties(value: Any) -> dict[str, str]:
-    return string_map(value, "properties", TOPIC_PROPERTIES_MAX)
+    return property_map(value)
 
 
 def kept(what: str) -> Check:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import Request
@@ -25,7 +26,7 @@ from pulsark.admin.http.requests import (
     flag,
     json_body,
     number,
-    string_map,
+    property_map,
     value,
 )
 from pulsark.admin.http.spreading import Part, failure
@@ -43,7 +44,7 @@ from pulsark.dispatch.peers.topics_elsewhere import IN_MEMORY
 from pulsark.dispatch.stats.iso_time import iso_time
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.dispatch.topics.topic_names import check_clients_may_publish
-from pulsark.limits import LEDGERS_PER_TURN_MAX, TOPIC_PROPERTIES_MAX
+from pulsark.limits import LEDGERS_PER_TURN_MAX
 from pulsark.metadata.records import InUseError
 from pulsark.security.operations import NamespaceOperation as N
 from pulsark.security.operations import TopicOperation as T
@@ -89,7 +90,7 @@ async def list_topics(name: NamespaceOf, request: Request, broker: BrokerOf) -> 
 async def create_topic(topic: AnyTopicOf, request: Request, broker: BrokerOf) -> Response:
     """Create a topic without partitions."""
     body = await json_body(request)
-    properties = string_map(body, "properties", TOPIC_PROPERTIES_MAX)
+    properties = property_map(body)
     if await broker.resources.namespaces.get(topic.namespace_name) is None:
         raise fail(404, "Namespace does not exist")
     if topic.partition >= 0:
@@ -236,15 +237,19 @@ async def get_properties(topic: TopicOf, broker: BrokerOf) -> Response:
 @router.put("/{topic}/properties", needs=topic(T.UPDATE_METADATA), at=OWNER)
 async def set_properties(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """Add to a topic's properties."""
-    given = string_map(await json_body(request), "properties", TOPIC_PROPERTIES_MAX)
-    await _change_properties(broker, topic, given, remove="")
+    await _change_properties(broker, topic, partial(property_map, await json_body(request)))
     return done()
 
 
 @router.delete("/{topic}/properties", needs=topic(T.DELETE_METADATA), at=OWNER)
 async def delete_property(topic: TopicOf, request: Request, broker: BrokerOf) -> Response:
     """Remove one of a topic's properties."""
-    await _change_properties(broker, topic, {}, remove=request.query_params.get("key", ""))
+    removed = request.query_params.get("key", "")
+
+    def change(before: Mapping[str, str]) -> dict[str, str]:
+        return {key: item for key, item in before.items() if key != removed}
+
+    await _change_properties(broker, topic, change)
     return done()
 
 
@@ -277,19 +282,13 @@ def _refuse_to_terminate(topic: TopicName) -> None:
 
 
 async def _change_properties(
-    broker: Broker, topic: TopicName, given: dict[str, str], *, remove: str
+    broker: Broker, topic: TopicName, change: Callable[[Mapping[str, str]], dict[str, str]]
 ) -> None:
     topics = broker.resources.partitioned_topics
-    found = await topics.get(topic)
-    loaded = None if found is not None else await broker.topics.load(topic)
-    before = found.properties if found is not None else loaded.ledger.record.properties  # type: ignore[union-attr]
-    after = {key: item for key, item in {**before, **given}.items() if key != remove or not remove}
-    if len(after) > TOPIC_PROPERTIES_MAX:
-        raise fail(412, f"At most {TOPIC_PROPERTIES_MAX} properties are allowed")
-    if loaded is not None:
-        await loaded.ledger.set_properties(after)
+    if await topics.get(topic) is not None:
+        await topics.change_properties(topic, change)
     else:
-        await topics.set_properties(topic, after)
+        await (await broker.topics.load(topic)).ledger.change_properties(change)
 
 
 async def _ledger_info(broker: Broker, topic: Topic) -> dict[str, Any]:

@@ -176,7 +176,7 @@ class TopicCreation:
                 raise AlreadyExistsError(f"Topic {name} already exists")
             await self._make(name)
         if properties and name.is_persistent:
-            await (await self._topics.load(name)).ledger.set_properties(properties)
+            await (await self._topics.load(name)).ledger.change_properties(lambda _: properties)
 
     async def _make(self, name: TopicName) -> AnyTopic:
         """A topic that is not there, or a partition that may be only part of its topic.

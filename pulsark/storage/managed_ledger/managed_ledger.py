@@ -318,10 +318,16 @@ class ManagedLedger(LedgerView):
         """
         await self._trimming.trim(lambda: self._ledgers.infos(), before)
 
-    async def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Replace the properties, durably."""
-        given = dict(properties)
-        await self._changes.order(lambda: self._stored.save(replace(self.record, properties=given)))
+    async def change_properties(
+        self, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> None:
+        """Change the properties, durably. Raises what ``change`` does, which changes nothing."""
+
+        async def step() -> None:
+            properties = dict(change(self.record.properties))
+            await self._stored.save(replace(self.record, properties=properties))
+
+        await self._changes.order(step)
 
     async def set_topic_epoch(self, epoch: int) -> None:
         """A producer has the topic for itself: keep its epoch, durably."""

@@ -10,6 +10,7 @@ import pytest
 from pulsark.admin.pulsar.policy_table import BY_CLUSTER, NAMESPACE_POLICIES, TOPIC_POLICIES
 from pulsark.dispatch.policies.policies import BYTE_RATE, MESSAGE_RATE, PUBLISH_RATE
 from pulsark.errors import ClientError, ServerError
+from pulsark.limits import TOPIC_PROPERTIES_BYTES_MAX
 from pulsark.wire.topic_name import TopicName
 from tests.support.admin_api import NAMESPACE, AdminApi
 
@@ -573,6 +574,16 @@ def test_dispatch_that_pauses_is_switched_on_without_a_body(api: AdminApi) -> No
         assert api.get(policy).json is True
         assert api.delete(policy).status == 204
         assert api.get(policy).json is False
+
+
+def test_properties_of_a_namespace_have_a_limit_of_bytes(api: AdminApi) -> None:
+    whole = {"k": "x" * (TOPIC_PROPERTIES_BYTES_MAX - 2), "l": ""}
+    assert api.put(f"{NS}/properties", {**whole, "m": ""}).status == 412
+    assert api.put(f"{NS}/properties", whole).status == 204
+    for refused in [api.put(f"{NS}/property/l/1"), api.put(f"{NS}/properties", {"m": ""})]:
+        assert refused.status == 412
+        assert f"may have {TOPIC_PROPERTIES_BYTES_MAX}" in refused.json["reason"]
+    assert api.get(f"{NS}/properties").json == whole
 
 
 def test_properties_one_by_one(api: AdminApi) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from pulsark.limits import TOPIC_PROPERTIES_BYTES_MAX
 from pulsark.wire.position import Position
-from tests.support.admin_api import NAMESPACE, AdminApi, subscription_path
+from tests.support.admin_api import NAMESPACE, AdminApi, Answer, subscription_path
 
 PARTITIONED = {"content-type": "application/vnd.partitioned-topic-metadata+json"}
+JSON = {"content-type": "application/json"}
 LARGEST = 2**63 - 1
 
 
@@ -77,6 +80,27 @@ def test_properties(api: AdminApi) -> None:
     assert api.get(f"{NAMESPACE}/t/properties").json == {"b": "2"}
     assert api.put(f"{NAMESPACE}/none/properties", {"b": "2"}).status == 404
     assert api.put(f"{NAMESPACE}/t/properties", {"b": [2]}).status == 400
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_properties_have_a_limit_of_bytes(api: AdminApi, partitions: int) -> None:
+    most = TOPIC_PROPERTIES_BYTES_MAX
+    path = f"{NAMESPACE}/t" + ("/partitions" if partitions else "")
+
+    def create(properties: dict[str, str]) -> Answer:
+        body = {"partitions": partitions, "properties": properties} if partitions else properties
+        raw = json.dumps(body).encode()
+        return api.call("PUT", path, raw=raw, headers=PARTITIONED if partitions else JSON)
+
+    refused = create({"k": "\N{GRINNING FACE}" * (most // 4)})
+    assert refused.status == 412
+    assert f"properties would have {most + 1} bytes, and may have {most}" in refused.json["reason"]
+    assert create({"k": "x"}).status == 204
+    whole = {"k": "x" * (most - 1)}
+    assert api.put(f"{NAMESPACE}/t/properties", whole).status == 204
+    assert api.put(f"{NAMESPACE}/t/properties", {"l": ""}).status == 412
+    assert api.get(f"{NAMESPACE}/t/properties").json == whole
+    assert api.put(f"{NAMESPACE}/t/properties", {"k": "shorter"}).status == 204
 
 
 def test_last_message_and_message_by_time(api: AdminApi) -> None:

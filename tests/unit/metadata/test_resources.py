@@ -229,7 +229,7 @@ def test_partitioned_topics() -> None:
         with pytest.raises(InvalidResourceError):
             await topics.update(TOPIC, 3)
         await topics.update(TOPIC, 4)
-        await topics.set_properties(TOPIC, {"k": "w"})
+        await topics.change_properties(TOPIC, lambda _: {"k": "w"})
         grown = await topics.get(TOPIC)
         assert grown == replace(created, partitions=4, properties={"k": "w"})
         with pytest.raises(DoesNotExistError):

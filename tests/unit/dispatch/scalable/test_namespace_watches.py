@@ -138,10 +138,10 @@ async def test_properties_decide_whichever_kind_of_topic_has_them(broker) -> Non
     assert await snapshot(client, 6, filters={"kind": "x", "more": "1"}) == ["a"]
     assert await snapshot(client, 7, filters=[("kind", "x"), ("kind", "y")]) == []
     client.send(close_command(6), close_command(7))
-    await broker.broker.resources.partitioned_topics.set_properties(p, {"kind": "z"})
+    await broker.broker.resources.partitioned_topics.change_properties(p, lambda _: {"kind": "z"})
     assert await diff(client) == ([], ["p"])
     topic = await broker.broker.topics.load(TopicName.parse(f"{PREFIX}c"))
-    await topic.ledger.set_properties({"kind": "x"})
+    await topic.ledger.change_properties(lambda _: {"kind": "x"})
     assert await diff(client) == (["c"], [])
     await create(broker, "d")
     await delete(broker, "a")
@@ -323,7 +323,7 @@ async def test_topics_that_cannot_be_read_are_told_later_and_once(broker) -> Non
     broker.metadata.get = failing
     await create(broker, "c", kind="x")
     topic = await broker.broker.topics.load(TopicName.parse(f"{PREFIX}b"))
-    await topic.ledger.set_properties({"kind": "x", "more": "1"})
+    await topic.ledger.change_properties(lambda _: {"kind": "x", "more": "1"})
     for each in (client, other):
         told: list[str] = []
         while len(told) < 2:

@@ -80,7 +80,7 @@ async def test_a_loaded_topic_of_a_stale_owner_gives_up_and_comes_to_no_new_ledg
     await works_on(two, 2)
     before = await two.metadata.children("/ledgers")
     with pytest.raises(LedgerFencedError):
-        await stale.ledger.set_properties({"by": "the stale one"})
+        await stale.ledger.change_properties(lambda _: {"by": "the stale one"})
     with pytest.raises(LedgerFencedError):
         await stale.ledger.set_topic_epoch(7)
     assert stale.ledger.is_fenced

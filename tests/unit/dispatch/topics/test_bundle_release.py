@@ -193,7 +193,7 @@ async def test_a_refused_write_lets_the_clients_of_the_whole_bundle_go(broker) -
     await Client(two).produce(TOPIC, 1)
     stale = broker.broker.topics.get_loaded(NAME)
     with pytest.raises(PulsarkError):
-        await stale.ledger.set_properties({"by": "the stale one"})
+        await stale.ledger.change_properties(lambda _: {"by": "the stale one"})
     closed = [await client.take(Command.CLOSE_CONSUMER) for _ in range(2)]
     assert sorted(command.close_consumer.consumer_id for command in closed) == [1, 2]
     await broker.broker.bundle_release.settled()
@@ -610,7 +610,9 @@ async def test_a_broker_that_stood_still_for_longer_than_its_session_gives_up_by
     assert broker.broker.topics.get_loaded(NAME).ledger.entries == 2
     found = await broker.broker.topics.load(NAME.parse(left))
     assert found.ledger.entries == 1 + confirmed.count(1)
-    await broker.broker.topics.get_loaded(NAME).ledger.set_properties({"by": "the owner"})
+    await broker.broker.topics.get_loaded(NAME).ledger.change_properties(
+        lambda _: {"by": "the owner"}
+    )
 
 
 @scenario()

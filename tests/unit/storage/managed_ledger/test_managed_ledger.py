@@ -616,13 +616,25 @@ def test_a_change_whose_caller_is_cancelled_is_finished_all_the_same() -> None:
             cluster, appends = Cluster(sim), Appends()
             managed = await cluster.open(appends)
             await put(managed, 0)
-            change = asyncio.ensure_future(managed.set_properties({"a": "b"}))
+            change = asyncio.ensure_future(managed.change_properties(lambda _: {"a": "b"}))
             await turns(step)
             change.cancel()
             await put(managed, 1)
-            await managed.set_properties({})
+            await managed.change_properties(lambda _: {})
             assert not managed.is_fenced
             assert appends.contexts == [0, 1]
+
+    simulate(main)
+
+
+def test_properties_added_at_the_same_time_are_all_kept() -> None:
+    async def main(sim: Simulation) -> None:
+        managed = await Cluster(sim).open()
+        changes = [
+            managed.change_properties(lambda before, key=key: {**before, key: ""}) for key in "abc"
+        ]
+        await asyncio.gather(*changes)
+        assert managed.record.properties == dict.fromkeys("abc", "")
 
     simulate(main)
 
@@ -851,7 +863,7 @@ def test_the_topic_epoch_outlives_an_opening_and_a_change_of_properties() -> Non
         managed = await cluster.open()
         assert managed.record.topic_epoch is None
         await managed.set_topic_epoch(3)
-        await managed.set_properties({"owner": "me"})
+        await managed.change_properties(lambda _: {"owner": "me"})
         await managed.close()
         again = await cluster.open()
         assert (again.record.topic_epoch, again.record.properties) == (3, {"owner": "me"})
@@ -864,7 +876,7 @@ def test_properties_and_the_view_of_a_topic_that_is_not_loaded() -> None:
         cluster = Cluster(sim)
         managed = await cluster.open(config=QUICK)
         assert managed.record.properties == {}
-        await managed.set_properties({"owner": "me"})
+        await managed.change_properties(lambda _: {"owner": "me"})
         for n in range(7):
             await put(managed, n)
         store = managed._stored.metadata
