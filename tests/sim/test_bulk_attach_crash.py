@@ -2,7 +2,8 @@
 
 Producers append to two partitions meanwhile. Whatever the crash leaves, the next owner finds each
 publish in all partitions or in none, where it belongs among the entries; what was answered is
-there; what was not can be published from the files that were staged, once.
+there; what was not can be published from the files that were staged, once. Then that owner tidies
+the table: it writes the files of each ledger anew, deletes the old ones, and folds the log.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +31,10 @@ from pulsark.storage.managed_ledger.reservations import Reservations
 from pulsark.storage.managed_ledger.states import State
 from pulsark.storage.table.attach import TableOwner
 from pulsark.storage.table.files.record import table_directory
+from pulsark.storage.table.files.seal_range import SealRange
+from pulsark.storage.table.process.process import Entries
 from pulsark.storage.table.staging.staged_ledger import STAGING, StagedLedger
+from pulsark.storage.table.table import Table
 from pulsark.storage.table.tables import Tables
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.entry import build_entry, entry_metadata
@@ -140,6 +144,28 @@ class Owner:
         return await self.tables.publishing.publish(
             TOPIC, TABLE_ID, dict.fromkeys(self.ledgers, here), staged, "q", number
         )
+
+    async def tidy(self) -> None:
+        """Do to the table whatever tidying may do to it."""
+
+        async def entries_of(wanted: SealRange) -> AsyncIterator[Entries]:
+            span = TOPIC, wanted.ledger_id, wanted.first, wanted.last
+            yield await self.tables.read(*span, max_bytes=2**20)
+
+        async def table() -> Table:
+            return await self.tables.open(TOPIC, TABLE_ID)
+
+        for sealed in await self.tables.ledgers(TOPIC):
+            await (await table()).merge(sealed.files, entries_of, 2**20)
+        while await (await table()).state():
+            pass
+        await (await table()).checkpoint()
+        await asyncio.sleep(1)
+        now_ms = self.runtime.clock.now_ms()
+        for sealed in await self.tables.ledgers(TOPIC):
+            assert await (await table()).vacuum(sealed.ledger_id, now_ms)
+        while await (await table()).fold_log(now_ms):
+            pass
 
     async def script(self) -> None:
         await self.open()
@@ -293,6 +319,11 @@ def recovered(seed: int, moment: Moment, to_the_end: bool = True) -> None:
             assert all(messages[-1][0] == "p" for messages in found.values())
             assert not await owner.tables.remove_staged(TOPIC, 2**62)
             no_other_files(disk)
+            await owner.tidy()
+            no_other_files(disk)
+            assert await contents(owner) == found
+            for number in range(len(told.before)):
+                assert not await owner.publish(number, staged_files(SimDisk(), number))
             assert not [name for root in DIRECTORIES for name in disk.list(f"{root}/{STAGING}")]
 
         sim.run(main())
