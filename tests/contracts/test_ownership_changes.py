@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from pulsark.errors import PulsarkError
 from tests.sim.brokers import Brokers
 from tests.sim.simulation import Simulation
-from tests.support.gates import Gate
+from tests.support.gates import Gate, Gated, with_change
 
 STOPPED_SECONDS: Final = (0.0, 0.5, 20.0, 70.0)
 """How long a call is stopped: also for longer than a session lives without a sign."""
@@ -86,16 +87,9 @@ CHANGES: Final[tuple[Step, ...]] = (*STEPS, loses_its_session, is_cut_off, is_ki
 
 
 def let_pass(store: Any, gate: Gate) -> None:
-    """Let the calls of a store pass a gate, before and after."""
-    for name in CALLS:
-        inner = getattr(store, name)
-
-        async def call(*arguments: Any, inner: Any = inner, **named: Any) -> Any:
-            await gate.passes()
-            answer = await inner(*arguments, **named)
-            await gate.passes()
-            return answer
-
+    """Let the calls of a store, which others have already, pass a gate."""
+    gated = Gated(store, gate)
+    for name, call in [(name, getattr(gated, name)) for name in CALLS]:
         setattr(store, name, call)
 
 
@@ -109,19 +103,11 @@ async def at(place: int, sim: Simulation, step: Step, change: Step, here: int) -
     gate = Gate(place, armed=False)
     let_pass(brokers.store(0), gate)
     gate.armed = True
-    running = asyncio.ensure_future(step(brokers, 0))
-    reaching = asyncio.ensure_future(gate.reached.wait())
-    await asyncio.wait([running, reaching], return_when=asyncio.FIRST_COMPLETED)
-    reaching.cancel()
-    gate.armed = False
-    if is_there := gate.reached.is_set():
-        changing = asyncio.ensure_future(change(brokers, here))
-        await asyncio.sleep(brokers.rng.choice(STOPPED_SECONDS))
-        gate.open()
-        await asyncio.wait([running, changing])
-        changing.result()
+    stopped_s = brokers.rng.choice(STOPPED_SECONDS)
+    there = partial(change, brokers, here)
+    is_there = await with_change(gate, step(brokers, 0), there, partial(asyncio.sleep, stopped_s))
+    if is_there:
         await brokers.check()
-    running.result()
     for node in brokers.nodes:
         with suppress(PulsarkError):
             await node.broker.close()

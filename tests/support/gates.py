@@ -10,6 +10,7 @@ import asyncio
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from functools import partial
 from itertools import permutations
 from typing import Any, Generic, TypeVar
 
@@ -152,25 +153,13 @@ async def at_each_await(
     change: Callable[[T], Awaitable[object]],
     check: Callable[[T, str], Awaitable[None]],
 ) -> int:
-    """Return how many places there were. ``check`` gets a text that says where it was.
-
-    An operation may fail because of the change; what it leaves behind has to be right.
-    """
+    """Return how many places there were. ``check`` gets a text that says where it was."""
     place = 0
     while True:
         gate = Gate(place)
         stage = await make(gate)
-        running = asyncio.ensure_future(operation(stage))
-        reaching = asyncio.ensure_future(gate.reached.wait())
-        await asyncio.wait([running, reaching], return_when=asyncio.FIRST_COMPLETED)
-        reaching.cancel()
-        if not gate.reached.is_set():
-            await running
+        if not await with_change(gate, operation(stage), partial(change, stage)):
             return place
-        await change(stage)
-        await settle()
-        gate.open()
-        await asyncio.wait([running])
         await settle()
         await check(stage, f"at await {place}")
         place += 1
