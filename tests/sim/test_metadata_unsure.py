@@ -123,7 +123,7 @@ async def owners(sim: Simulation, disk: SimDisk, rng: random.Random) -> int:
             log = await Owner(tree, [bookie], runtime, cursors.CONFIG, store).open()
         except (MetadataError, StorageError):
             continue
-        cursors.check(log, promises)
+        await cursors.check(log, promises)
         script = asyncio.ensure_future(cursors.Script(promises, rng).run(log, 1000))
         end = asyncio.ensure_future(store.loses_session())
         await asyncio.wait([script, end], return_when=asyncio.FIRST_COMPLETED)
@@ -135,7 +135,7 @@ async def owners(sim: Simulation, disk: SimDisk, rng: random.Random) -> int:
         unanswered += store.unanswered
         store.expire()
     log = await Owner(tree, [bookie], runtime, cursors.CONFIG).open()
-    cursors.check(log, promises)
+    await cursors.check(log, promises)
     await bookie.close()
     return unanswered
 
