@@ -17,7 +17,7 @@ FIRST_SEED = int(os.environ.get("SEED", "0"))
 SEEDS = 1 if "SEED" in os.environ else int(os.environ.get("PAIR_SEEDS", "3"))
 
 
-@pytest.mark.parametrize("pair", combinations(FEATURES, 2), ids=" and ".join)
+@pytest.mark.parametrize("pair", list(combinations(FEATURES, 2)), ids=" and ".join)
 def test_a_client_sees_what_it_should(pair: tuple[str, str]) -> None:
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
         rng = random.Random(f"{pair}/{seed}")

@@ -11,7 +11,9 @@ from tests.support.seal_contract import BOOKIES, SETTINGS, admin, consumed, publ
 from tests.support.standalone import Standalone
 from tests.support.submitted import submitted
 
-ENV = {**SETTINGS, "PULSARK_sealByJobs": "true"}
+BY_JOBS_ONLY = {"PULSARK_sealByJobs": "true", "PULSARK_retentionCheckIntervalInSeconds": "86400"}
+"""The broker itself seals nothing and lets nothing go."""
+ENV = {**SETTINGS, **BY_JOBS_ONLY}
 TOPIC = "/admin/v2/persistent/public/default/t"
 
 
