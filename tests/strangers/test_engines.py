@@ -106,7 +106,7 @@ def messages(kind: type[Record]) -> Iterator[list[tuple[Any, dict[str, Any]]]]:
     ]
 
 
-@pytest.fixture(scope="module", params=[Plain, Nested])
+@pytest.fixture(scope="module", params=[Plain, pytest.param(Nested, marks=pytest.mark.strangers)])
 def table(shared_standalone: Standalone, request: pytest.FixtureRequest) -> str:
     """The directory of a table whose files have ranges apart."""
     topic = f"persistent://public/default/engines-{request.param.__name__}"
