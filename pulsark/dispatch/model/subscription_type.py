@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from pulsark.errors import ClientError, ServerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.model.entry import Entry
@@ -139,6 +139,9 @@ class SubscriptionType(Protocol):
 
     def waits(self, position: Position) -> bool:
         """Whether the entry at this position waits here."""
+
+    def held_up(self) -> Collection[Position]:
+        """Return the entries that wait for one consumer, even while others have room."""
 
     def next_replay(self) -> Position | None:
         """The waiting entry that can go out next, as far as is known without its content."""

@@ -108,7 +108,8 @@ class Dispatcher:
     def replay(self, positions: Collection[Position], *, counted: bool = False) -> None:
         """Deliver entries that are not pending (any more); ``counted``: a client asked for it.
 
-        Nothing goes out before all of them wait: their order is kept.
+        Acknowledged ones are forgotten instead. Nothing goes out before all of them wait: their
+        order is kept.
         """
         self.pause()
         self._topic.run_queue.take_steps(self._give_back(positions, counted))
@@ -116,11 +117,15 @@ class Dispatcher:
     def _give_back(self, positions: Collection[Position], counted: bool) -> Iterator[None]:
         era = self._era
         give_back, redeliveries = self._members.type.give_back, self._redeliveries
+        state = self._cursor.state
         try:
             for number, position in enumerate(positions, 1):
-                if counted:
-                    redeliveries[position] = redeliveries.get(position, 0) + 1
-                give_back(position)
+                if state.is_acked(position):  # since it was sent: a skip releases it in turns
+                    self.forget(position)
+                else:
+                    if counted:
+                        redeliveries[position] = redeliveries.get(position, 0) + 1
+                    give_back(position)
                 if number % READ_ENTRIES == 0 and number < len(positions):
                     yield
                     if self._era != era:
@@ -191,11 +196,13 @@ class Dispatcher:
         self.take_steps(self._forget_through(through))
 
     def _forget_through(self, through: Position) -> Iterator[None]:
-        for number, position in enumerate([*self._redeliveries, *self._buffer.aside], 1):
+        waiting = self._members.type.held_up()
+        for number, position in enumerate([*self._redeliveries, *self._buffer.aside, *waiting], 1):
             if number % READ_ENTRIES == 0:
                 yield
             if position <= through:
                 self.forget(position)
+        self.schedule_pump()  # there is room to look ahead
 
     def rewind(self) -> None:
         """Begin again behind the cursor. Results of reads under way become void."""

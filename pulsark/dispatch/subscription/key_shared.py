@@ -19,7 +19,7 @@ from pulsark.dispatch.subscription.round_robin import ENOUGH, Rota
 from pulsark.storage.position_set import PositionSet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from pyroaring import BitMap
 
@@ -217,6 +217,9 @@ class KeyShared:
 
     def waits(self, position: Position) -> bool:
         return position in self._waiting.slots or position in self._unsorted
+
+    def held_up(self) -> Collection[Position]:
+        return self._waiting.slots
 
     def next_replay(self) -> Position | None:
         if self._unsorted and self._rota.front() is not None:

@@ -11,6 +11,8 @@ from pulsark.storage.position_set import PositionSet
 from pulsark.wire.entry import Chunk, chunk_of
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.model.entry import Entry
     from pulsark.wire.position import Position
@@ -140,6 +142,9 @@ class Shared:
 
     def waits(self, position: Position) -> bool:
         return position in self._replay
+
+    def held_up(self) -> Collection[Position]:
+        return ()
 
     def next_replay(self) -> Position | None:
         if not self._replay or all(level.front() is None for level in self._levels.values()):

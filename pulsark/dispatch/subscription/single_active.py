@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from pulsark.dispatch.model.consumer import Consumer
     from pulsark.dispatch.model.entry import Entry
@@ -53,6 +53,9 @@ class SingleActive:
 
     def waits(self, position: Position) -> bool:
         return False
+
+    def held_up(self) -> Collection[Position]:
+        return ()
 
     def next_replay(self) -> Position | None:
         return None

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import pairwise
+from itertools import count, pairwise
 
 import pytest
 
 from pulsark.dispatch.loop.run_queue import RunQueue
-from pulsark.dispatch.model.subscription_type import SubType
+from pulsark.dispatch.model.subscription_type import SubType, TypeSpec
+from pulsark.dispatch.subscription import dispatcher, pending
+from pulsark.dispatch.subscription.hash_ranges import range_slot
 from pulsark.dispatch.subscription.reader import READ_ENTRIES
 from pulsark.limits import CONSUMERS_LEAVING_AT_ONCE_MAX, CONSUMERS_TOLD_AT_ONCE_MAX, TURN_SECONDS
+from pulsark.wire.hashes import murmur3_32
 from pulsark.wire.position import Position
 from tests.support.broker_clients import (
     FAILOVER,
@@ -27,6 +30,9 @@ from tests.support.subscription_bench import LEDGER, Bench
 from tests.support.ticking_clock import TickingClock, use_queue_of
 
 STEPS_PER_TURN = 2
+
+Keys = dict[str, str]
+"""Keys by the consumer that gets them."""
 
 
 def use_slow_steps(broker: BrokerInMemory) -> None:
@@ -155,6 +161,80 @@ def test_very_many_pending_entries_are_skipped_some_in_each_turn(sub_type, then,
         left = range(count) if then == "seeks back" else range(through + 1, count)
         assert sorted(p.entry_id for p in consumer.pending) == list(left)
         assert consumer.unacked == len(left)
+
+    asyncio.run(run())
+
+
+def three_who_share_keys(monkeypatch: pytest.MonkeyPatch, look_ahead: int) -> tuple[Bench, Keys]:
+    """Key_Shared consumers a, b and c, and a key of each. Each step of the run queue is a turn."""
+    name = "keySharedLookAheadMsgInReplayThresholdPerSubscription"
+    monkeypatch.setattr(dispatcher, "READ_ENTRIES", 4)
+    bench = Bench(TypeSpec(SubType.Key_Shared, sticky=True), **{name: look_ahead})
+    bench.topic.run_queue = RunQueue(TickingClock(TURN_SECONDS))
+    keys: Keys = {}
+    for number, consumer in enumerate("abc"):
+        bench.connect(consumer, key_ranges=((20000 * number, 20000 * number + 19999),))
+        slots = range(20000 * number, 20000 * number + 20000)
+        keys[consumer] = next(k for k in map(str, count()) if range_slot(murmur3_32(k)) in slots)
+    return bench, keys
+
+
+async def settle(bench: Bench) -> None:
+    """Go on until nothing is under way."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not len(bench.topic.run_queue)
+
+
+@pytest.mark.parametrize("how", ["put aside", "given back", "asked for again"])
+def test_skipped_entries_do_not_use_up_the_look_ahead(how: str, monkeypatch) -> None:
+    """A consumer without permits holds nobody up with entries that are skipped."""
+
+    async def run() -> None:
+        bench, keys = three_who_share_keys(monkeypatch, look_ahead=30)
+        bench.flow("c", 100)
+        if how == "given back":
+            bench.flow("a", 10)
+        bench.publish(10, key=keys["a"])
+        if how == "given back":
+            bench.leave("a")
+            bench.connect("a", key_ranges=((0, 19999),))
+        bench.flow("b", 20)
+        bench.publish(20, key=keys["b"])
+        await settle(bench)
+        if how == "asked for again":  # many redelivery counts of entries that are not skipped
+            bench.subscription.redeliver(bench.consumers["b"], None, None)
+        else:
+            bench.publish(20, key=keys["a"])
+        await settle(bench)
+        assert bench.subscription.type.replay_count == 30
+        bench.taken()
+        last = bench.publish(3, key=keys["c"])
+        await settle(bench)
+        assert bench.taken() == []
+
+        bench.subscription.acks.pass_over(Position(LEDGER, 9))
+        await settle(bench)
+        assert [entry_id for _, entry_id, _ in bench.taken()] == [e.entry_id for e in last]
+        assert bench.subscription.type.replay_count == 20
+
+    asyncio.run(run())
+
+
+def test_skipped_entries_that_a_consumer_asks_for_again_are_forgotten(monkeypatch) -> None:
+    async def run() -> None:
+        bench, keys = three_who_share_keys(monkeypatch, look_ahead=30)
+        monkeypatch.setattr(pending, "READ_ENTRIES", 4)
+        bench.flow("a", 20)
+        bench.publish(20, key=keys["a"])
+        await settle(bench)
+        subscription = bench.subscription
+        subscription.acks.pass_over(Position(LEDGER, 14))
+        subscription.redeliver(bench.consumers["a"], None, None)
+        await settle(bench)
+        assert subscription.type.replay_count == 5
+        assert len(subscription.dispatcher._redeliveries) == 5
+        assert subscription.dispatcher.unacked.messages == 0
 
     asyncio.run(run())
 
