@@ -69,6 +69,7 @@ class PendingEntries:
         forget, release = self.dispatcher.forget, self.unacked.release
         holders: Holders | None = None
         released = 0
+        waited = self.members.type.replay_count > 0
         for (position, _, _), remaining in zip(acks, left, strict=True):
             owner: Consumer | None = consumer
             if position not in consumer.pending:
@@ -86,7 +87,7 @@ class PendingEntries:
             release(owner, before - remaining)
             released += before - remaining
         self.unacked.update()
-        if self.members.type.replay_count:
+        if waited:
             # Waiting entries may go out now, or there is room to look ahead.
             self.dispatcher.schedule_pump()
         return released

@@ -239,6 +239,24 @@ def test_skipped_entries_that_a_consumer_asks_for_again_are_forgotten(monkeypatc
     asyncio.run(run())
 
 
+def test_acknowledging_all_that_waits_makes_room_to_look_ahead(monkeypatch) -> None:
+    async def run() -> None:
+        bench, keys = three_who_share_keys(monkeypatch, look_ahead=2)
+        bench.flow("a", 2)
+        bench.flow("b", 9)
+        bench.publish(2, key=keys["a"])
+        bench.subscription.redeliver(bench.consumers["a"], None, None)
+        bench.publish(3, key=keys["b"])
+        await settle(bench)
+        assert [entry_id for _, entry_id, _ in bench.taken()] == [0, 1]
+        acks = [(Position(LEDGER, entry_id), None, None) for entry_id in (0, 1)]
+        bench.subscription.acks.individual(bench.consumers["a"], acks, None, 0)
+        await settle(bench)
+        assert [entry_id for _, entry_id, _ in bench.taken()] == [2, 3, 4]
+
+    asyncio.run(run())
+
+
 @scenario()
 async def test_many_producers_leave_some_in_each_turn(broker: BrokerInMemory) -> None:
     use_slow_steps(broker)
