@@ -8,6 +8,7 @@ column means.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ from pulsark.admin.http.paths import TOPICS
 from pulsark.admin.http.places import EachPartition
 from pulsark.admin.http.requests import BrokerOf, StatsOf, TopicOf, flag, number, value
 from pulsark.admin.http.spreading import Part, failure
-from pulsark.admin.http.streams import long_value
+from pulsark.admin.http.streams import ITEMS_PER_TURN, long_value
 from pulsark.admin.pulsar.partitioned import leaves
 from pulsark.admin.pulsar.past_cursors import past_cursors
 from pulsark.dispatch.broker import Broker
@@ -39,6 +40,7 @@ from pulsark.limits import (
     UNACKED_RANGES_MAX,
 )
 from pulsark.security.operations import TopicOperation as T
+from pulsark.storage.cursor.history import CursorChange
 from pulsark.storage.cursor.state import CursorState
 from pulsark.wire.ack_set import bit_indexes
 from pulsark.wire.entry import parse_entry
@@ -58,9 +60,6 @@ def _rows(broker: Broker, request: Request, parts: Sequence[Part]) -> Response:
     if request.path_params["view"] == "schemas":  # partitions have those of their topic
         rows = parts[0].json
     return long_value(rows)
-
-
-_YIELD_EVERY = 1000
 
 
 @router.get("/{topic}/views/{view}", needs=topic(T.PEEK_MESSAGES), at=EachPartition(_rows))
@@ -178,7 +177,10 @@ async def _past_cursors(
 
 
 async def _cursor_history(broker: Broker, stats: Stats, topic: Topic) -> list[Row]:
-    rows = [
+    newest: deque[CursorChange] = deque(maxlen=CURSOR_CHANGES_MAX)
+    async for change in topic.cursors.changes():
+        newest.append(change)
+    return [
         {
             "subscription": change.subscription,
             "time": change.time_ms,
@@ -186,9 +188,8 @@ async def _cursor_history(broker: Broker, stats: Stats, topic: Topic) -> list[Ro
             "mark_delete_message_id": str(change.mark_delete),
             "acked_entries": change.acked_entries,
         }
-        async for change in topic.cursors.changes()
+        async for change in in_turns(newest, ITEMS_PER_TURN)
     ]
-    return rows[-CURSOR_CHANGES_MAX:]
 
 
 async def _unacked(name: str, state: CursorState, *, masks: bool) -> list[Row]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from pyroaring import BitMap
@@ -14,8 +16,10 @@ from pyroaring import BitMap
 from pulsark.admin.pulsar import metrics
 from pulsark.admin.spark import views
 from pulsark.dispatch.subscription import unacked_runs
+from pulsark.dispatch.topic.cursors import TopicCursors
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.limits import METRICS_PER_TURN_MAX, SUBSCRIPTIONS_PER_TURN_MAX, TOPICS_PER_TURN_MAX
+from pulsark.storage.cursor.history import CursorChange
 from pulsark.storage.cursor.state import CursorState
 from pulsark.wire.position import EARLIEST
 from tests.support.admin_api import AdminApi, Answer, subscription_path
@@ -244,3 +248,29 @@ def test_views_of_very_many_subscriptions(api: AdminApi, monkeypatch: pytest.Mon
         assert len(json.loads(answer.body)) == len(looked_at)
         assert len(looked_at) == 2 * SUBSCRIPTIONS_PER_TURN_MAX + 3
         assert most <= SUBSCRIPTIONS_PER_TURN_MAX
+
+
+def test_a_long_history_of_cursors_keeps_what_is_shown(
+    api: AdminApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "CURSOR_CHANGES_MAX", 5)
+    alive: WeakSet[Any] = WeakSet()
+    most = 0
+
+    class Name(str):
+        """It can be followed as long as anything has it."""
+
+    async def changes(self: TopicCursors) -> AsyncIterator[CursorChange]:
+        nonlocal most
+        for number in range(100):
+            name = Name(f"s{number}")
+            alive.add(name)
+            most = max(most, len(alive))
+            yield CursorChange(name, number, "seek", EARLIEST, 0)
+
+    monkeypatch.setattr(TopicCursors, "changes", changes)
+    api.topic(f"{NAMESPACE}/t")
+    path = "/admin/v2/persistent/public/default/t/views/cursor_history"
+    found = [row["time"] for row in api.get(path).json]
+    assert found == [95, 96, 97, 98, 99]
+    assert most <= 7  # one on its way in, one on its way out
