@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from pulsark.dispatch.loop.turns import in_turns
 from pulsark.dispatch.subscription.subscription_properties import given_properties
+from pulsark.limits import SUBSCRIPTIONS_PER_TURN_MAX
 from pulsark.storage.cursor.history import CursorChange, PastCursor
 from pulsark.storage.cursor.owners import DEDUPLICATION_CURSOR, CursorOwner
 from pulsark.storage.cursor.state import CursorState
@@ -49,11 +51,12 @@ class TopicCursors:
 
         Of entries that are not there any more nothing is said.
         """
+        found = await self._log.cursors_at(self._ledger.topic_id, at_ms)
         return {
             saved.identity.subscription: PastCursor(
                 CursorState.of(saved.acked, self._ledger), given_properties(saved.properties)
             )
-            for saved in await self._log.cursors_at(self._ledger.topic_id, at_ms)
+            async for saved in in_turns(found, SUBSCRIPTIONS_PER_TURN_MAX)
             if saved.identity.subscription != DEDUPLICATION_CURSOR
         }
 

@@ -250,6 +250,21 @@ def test_views_of_very_many_subscriptions(api: AdminApi, monkeypatch: pytest.Mon
         assert most <= SUBSCRIPTIONS_PER_TURN_MAX
 
 
+def test_very_many_subscriptions_as_they_were(
+    api: AdminApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 2 * SUBSCRIPTIONS_PER_TURN_MAX + 3
+    for number in range(count):
+        api.put(subscription_path("t", f"s{number}"), {"ledgerId": -1, "entryId": -1})
+    made: list[Any] = []
+    one = CursorState.of
+    monkeypatch.setattr(CursorState, "of", lambda *given: [made.append(given), one(*given)][1])
+    path = f"/admin/v2/persistent/public/default/t/views/cursors?at={api.clock.now_ms()}"
+    answer, most = longest_turn(api, made, api._call("GET", path, b"", {}))
+    assert len(json.loads(answer.body)) == len(made) == count
+    assert most <= SUBSCRIPTIONS_PER_TURN_MAX
+
+
 def test_a_long_history_of_cursors_keeps_what_is_shown(
     api: AdminApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
