@@ -398,6 +398,9 @@ class Dispatcher:
 
     def _read_ahead(self, entries: list[Entry]) -> None:
         if entries:
+            position = self.reader.position
+            if entries[0].position < position:  # a skip passed over some meanwhile
+                entries = [entry for entry in entries if entry.position >= position]
             self._buffer.read_ahead(entries)
             self.pump()
 

@@ -257,6 +257,31 @@ def test_acknowledging_all_that_waits_makes_room_to_look_ahead(monkeypatch) -> N
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("sub_type", list(SubType))
+def test_a_skip_during_a_read_reads_nothing_of_what_it_skips(sub_type: SubType) -> None:
+    async def run() -> None:
+        bench = Bench(sub_type)
+        bench.connect("a")
+        bench.publish(3 * READ_ENTRIES)
+        bench.topic.cache.clear()
+        bench.flow("a", 10)
+        await asyncio.sleep(0)
+        dispatcher = bench.subscription.dispatcher
+        assert dispatcher._read.position == Position(LEDGER, 0)
+        bench.subscription.acks.pass_over(Position(LEDGER, 3 * READ_ENTRIES - 3))
+        places = []
+        while not bench.connection.received:
+            await asyncio.sleep(0)
+            places.append(dispatcher.reader.position.entry_id)
+        assert min(places) >= 3 * READ_ENTRIES - 2
+        assert [entry_id for _, entry_id, _ in bench.taken()] == [
+            3 * READ_ENTRIES - 2,
+            3 * READ_ENTRIES - 1,
+        ]
+
+    asyncio.run(run())
+
+
 @scenario()
 async def test_many_producers_leave_some_in_each_turn(broker: BrokerInMemory) -> None:
     use_slow_steps(broker)
