@@ -219,7 +219,11 @@ ADMIN_ACKS_MAX = 10_000
 """Most messages that one HTTP request acknowledges individually."""
 
 UNACKED_RANGES_MAX = 200_000
-"""Most ranges of unacknowledged entries of a subscription that a view shows."""
+"""Most ranges of unacknowledged entries that one answer of the view of cursors has."""
+
+UNACKED_BYTES_MAX = 20 << 20
+"""Most bytes of those ranges in one answer, as JSON. It is built whole, and a client's share of
+``HTTP_ANSWERS_BYTES_MAX`` has room for it."""
 
 HISTORY_BYTES_PER_TURN = 32 << 10
 """Bytes of the history of cursors that are replayed in one turn: some milliseconds."""
@@ -228,7 +232,7 @@ RUNS_PER_TURN_MAX = 200
 """Runs of unacknowledged entries of a subscription looked up in one turn: some milliseconds."""
 
 UNACKED_INDEXES_MAX = 200_000
-"""Most indexes in batches that a view lists for a subscription. Masks have room for all of them."""
+"""Most indexes in batches that one answer of the view of cursors lists. Masks take less room."""
 
 QUERY_CLAIM_SECONDS = 3.0
 """A Spark query that is silent for longer loses its subscriptions to any query that asks."""

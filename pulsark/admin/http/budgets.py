@@ -31,7 +31,8 @@ RETRY_AFTER_SECONDS = 1
 _SMALL_BYTES = 1024
 """An answer up to this size always goes out: what was asked for is done."""
 _BUSY = "Too many answers and bodies are in memory; read the answers that are on their way first"
-_REFUSAL = json.dumps({"reason": _BUSY}).encode()
+BUSY_BODY = json.dumps({"reason": _BUSY}).encode()
+"""What the 503 says that a client gets who holds its share."""
 ALWAYS_ANSWERED = frozenset({"/status.html", "/admin/v2/brokers/health", "/metrics"})
 """Probes of the process, whose answers have a few bytes or are shared by all who ask."""
 
@@ -183,7 +184,7 @@ class RoomGate:
             await self._app(scope, receive, send)
         else:
             await send({"type": "http.response.start", **_refusal()})
-            await send({"type": "http.response.body", "body": _REFUSAL})
+            await send({"type": "http.response.body", "body": BUSY_BODY})
 
 
 class _Answer:
@@ -227,13 +228,13 @@ class _Answer:
 
     async def _refuse(self) -> None:
         await self._send({"type": "http.response.start", **_refusal()})
-        await self._send({"type": "http.response.body", "body": _REFUSAL})
+        await self._send({"type": "http.response.body", "body": BUSY_BODY})
 
 
 def _refusal() -> dict[str, Any]:
     headers = [
         (b"content-type", b"application/json"),
-        (b"content-length", str(len(_REFUSAL)).encode()),
+        (b"content-length", str(len(BUSY_BODY)).encode()),
         (b"retry-after", str(RETRY_AFTER_SECONDS).encode()),
     ]
     return {"status": 503, "headers": headers}

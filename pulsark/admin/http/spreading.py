@@ -19,6 +19,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from pulsark.admin.http.broker_calls import CALL, target_of
+from pulsark.admin.http.budgets import BUSY_BODY, account_of
 from pulsark.admin.http.errors import status_of
 from pulsark.admin.http.forwarding import WithClient
 from pulsark.admin.http.inner import NAMED, answer_of, scope_of
@@ -81,7 +82,7 @@ async def to_partitions(request: Request, error: Exception) -> Response:
         target = f"{before}/{quote(name.local, safe='')}/{after}".rstrip("/")
         method = place.method or request.method
         status, body = await spread.at_owner(name, method, f"{target}?{query}" if query else target)
-        return Part(str(name), index, status, body)
+        return spread.hold(Part(str(name), index, status, body))
 
     async def all_of_them() -> Response:
         parts = await _several(one, error.partitions)
@@ -103,12 +104,13 @@ async def to_brokers(request: Request, error: Exception) -> Response:
         peer = peers[index]
         if peer is None:
             status, body = await spread.here(request.method, target)
-            return Part(f"broker {spread.peers.knows.broker_id}", index, status, body)
+            of = f"broker {spread.peers.knows.broker_id}"
+            return spread.hold(Part(of, index, status, body))
         try:
             status, body = await spread.there(peer, request.method, target)
         except PeerError as failed:
             status, body = _unanswered(peer, failed, request.method)
-        return Part(f"broker {peer.broker_id}", index, status, body)
+        return spread.hold(Part(f"broker {peer.broker_id}", index, status, body))
 
     async def all_of_them() -> Response:
         parts = await _several(one, len(peers))
@@ -137,6 +139,7 @@ class _Spread:
         self.peers: Peers = request.app.state.broker.peers()
         self._request = request
         self._body = body
+        self._held = 0
         self._call = BrokerCall(
             self.peers.knows.broker_id,
             is_part=True,
@@ -172,6 +175,18 @@ class _Spread:
         assert peer is not None
         assert failed is not None
         return _unanswered(peer, failed, method)
+
+    def hold(self, part: Part) -> Part:
+        """Count a part among the answers that its client has not read.
+
+        If the client has its share of those, a part that only read something has failed.
+        """
+        self._held += len(part.body)
+        has_room = account_of(self._request).hold_answer(self._held)
+        if has_room or self._request.method not in _SAFE:
+            return part
+        self._held -= len(part.body)
+        return part._replace(status=503, body=BUSY_BODY)
 
     async def here(self, method: str, target: str) -> tuple[int, bytes]:
         """Ask this broker itself."""

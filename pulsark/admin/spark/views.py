@@ -16,13 +16,20 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
+from pulsark.admin.http.budgets import Account, account_of
 from pulsark.admin.http.errors import fail
 from pulsark.admin.http.guard import Guarded, topic
 from pulsark.admin.http.paths import TOPICS
 from pulsark.admin.http.places import EachPartition
 from pulsark.admin.http.requests import BrokerOf, StatsOf, TopicOf, flag, number, value
 from pulsark.admin.http.spreading import Part, failure
-from pulsark.admin.http.streams import ITEMS_PER_TURN, long_value
+from pulsark.admin.http.streams import (
+    ITEMS_PER_PIECE,
+    ITEMS_PER_TURN,
+    EncodedList,
+    encoded,
+    long_value,
+)
 from pulsark.admin.pulsar.partitioned import leaves
 from pulsark.admin.pulsar.past_cursors import past_cursors
 from pulsark.dispatch.broker import Broker
@@ -36,6 +43,7 @@ from pulsark.limits import (
     LEDGERS_PER_TURN_MAX,
     RUNS_PER_TURN_MAX,
     SUBSCRIPTIONS_PER_TURN_MAX,
+    UNACKED_BYTES_MAX,
     UNACKED_INDEXES_MAX,
     UNACKED_RANGES_MAX,
 )
@@ -56,10 +64,10 @@ def _rows(broker: Broker, request: Request, parts: Sequence[Part]) -> Response:
     failed = failure(parts)
     if failed is not None:
         return failed
-    rows = [row for part in parts for row in part.json]
     if request.path_params["view"] == "schemas":  # partitions have those of their topic
-        rows = parts[0].json
-    return long_value(rows)
+        parts = parts[:1]
+    rows = (part.body.strip()[1:-1] for part in parts)
+    return Response(b"[%s]" % b",".join(filter(None, rows)), media_type="application/json")
 
 
 @router.get("/{topic}/views/{view}", needs=topic(T.PEEK_MESSAGES), at=EachPartition(_rows))
@@ -69,18 +77,21 @@ async def get_view(
     """The rows of one view of a topic, all its partitions together.
 
     Of the view ``cursors``, each row of one moment: ``?at=`` milliseconds since the epoch, as they
-    were at that time; ``?masks=true``, batches in part as ``batch_mask`` (bits of a number in
-    hexadecimal digits) in place of ``batch_indexes``, which are refused if they are very many.
+    were at that time; ``?subscription=NAME``, only that one; ``?masks=true``, batches in part as
+    ``batch_mask`` (bits of a number in hexadecimal digits) in place of ``batch_indexes``. An answer
+    that would be very large is refused (413).
     """
     at = request.query_params.get("at")
     if view == "schemas":
         return value([row async for row in _schemas(broker, topic.base)])
-    masks = flag(request, "masks")
-    rows_of = partial(_cursors, masks=masks) if view == "cursors" else _VIEWS.get(view)
-    if at is not None:
-        if view != "cursors":
-            raise fail(400, f"Of the view {view[:40]} no past is known; of cursors it is")
-        rows_of = partial(_past_cursors, number(at), masks=masks)
+    wanted = request.query_params.get("subscription")
+    rows_of = _VIEWS.get(view)
+    if view == "cursors":
+        unacked = _Unacked(account_of(request), masks=flag(request, "masks"))
+        now = partial(_cursors, wanted, unacked)
+        rows_of = now if at is None else partial(_past_cursors, number(at), wanted, unacked)
+    elif at is not None:
+        raise fail(400, f"Of the view {view[:40]} no past is known; of cursors it is")
     if rows_of is None:
         known = ", ".join(["schemas", "cursors", *_VIEWS])
         raise fail(404, f"There is no view {view[:40]}; there are {known}")
@@ -130,9 +141,13 @@ async def _topics(broker: Broker, stats: Stats, topic: Topic) -> list[Row]:
     ]
 
 
-async def _cursors(broker: Broker, stats: Stats, topic: Topic, *, masks: bool) -> list[Row]:
+async def _cursors(
+    wanted: str | None, unacked: _Unacked, broker: Broker, stats: Stats, topic: Topic
+) -> list[Row]:
     rows: list[Row] = []
     async for subscription in _each_subscription(topic):
+        if wanted not in (None, subscription.name):
+            continue
         state = subscription.cursor.state.frozen()
         row = {
             **_cursor_name(subscription),
@@ -140,20 +155,20 @@ async def _cursors(broker: Broker, stats: Stats, topic: Topic, *, masks: bool) -
             "durable": subscription.durable,
             "mark_delete_message_id": str(subscription.mark_delete),
             "read_message_id": str(subscription.dispatcher.reader.position),
-            "unacked": [],
+            "unacked": None,
             "backlog": subscription.backlog,
             "unacked_messages": sum(consumer.unacked for consumer in subscription.type.consumers),
             "consumers": subscription.type.consumer_count,
             "last_ack_time": subscription.totals.last_acked_ms or None,
             "properties": dict(subscription.properties.given),
         }
-        row["unacked"] = await _unacked(subscription.name, state, masks=masks)
+        row["unacked"] = await unacked.of(subscription.name, state)
         rows.append(row)
     return rows
 
 
 async def _past_cursors(
-    at_ms: int, broker: Broker, stats: Stats, topic: Topic, *, masks: bool
+    at_ms: int, wanted: str | None, unacked: _Unacked, broker: Broker, stats: Stats, topic: Topic
 ) -> list[Row]:
     """The cursors as they were at a time; nothing is known of their consumers then."""
     return [
@@ -163,7 +178,7 @@ async def _past_cursors(
             "durable": True,
             "mark_delete_message_id": str(state.mark_delete),
             "read_message_id": None,
-            "unacked": await _unacked(name, state, masks=masks),
+            "unacked": await unacked.of(name, state),
             "backlog": state.backlog(),
             "unacked_messages": None,
             "consumers": None,
@@ -173,6 +188,7 @@ async def _past_cursors(
         async for name, (state, properties) in in_turns(
             (await past_cursors(topic, at_ms)).items(), SUBSCRIPTIONS_PER_TURN_MAX
         )
+        if wanted in (None, name)
     ]
 
 
@@ -192,51 +208,82 @@ async def _cursor_history(broker: Broker, stats: Stats, topic: Topic) -> list[Ro
     ]
 
 
-async def _unacked(name: str, state: CursorState, *, masks: bool) -> list[Row]:
-    """Everything not acknowledged, in order: runs of whole entries, and entries in part.
+class _Unacked:
+    """What the subscriptions in one answer have not acknowledged, within the limits of an answer.
 
-    ``batch_indexes`` has the messages of a batch that are left, if some are not; ``batch_mask``
-    has them as bits of a number.
+    It is encoded at once, to a quarter of the memory, and counts to the client from then on.
     """
-    found: list[Row] = []
-    indexes = 0
-    pace = Pace(RUNS_PER_TURN_MAX)
-    ledger_id, parts = -1, list[int]()
-    async for first, last in unacked_runs(state):
-        if first.ledger_id != ledger_id:
-            ledger_id = first.ledger_id
-            parts = sorted(state.masks.ledgers.get(ledger_id, ()))
-        entry_id = first.entry_id
-        for index in range(bisect_left(parts, entry_id), bisect_right(parts, last.entry_id)):
-            part = parts[index]
-            if entry_id < part:
-                found.append(_run(ledger_id, entry_id, part - 1, None, masks=masks))
-            left = state.masks.get(Position(ledger_id, part))
-            if left is not None and not masks:
-                indexes += left.bit_count()
-                _check_shown(name, "indexes of batches", indexes, UNACKED_INDEXES_MAX)
-            found.append(_run(ledger_id, part, part, left, masks=masks))
-            _check_shown(name, "ranges", len(found), UNACKED_RANGES_MAX)
-            entry_id = part + 1
-            await pace.step()
-        if entry_id <= last.entry_id:
-            found.append(_run(ledger_id, entry_id, last.entry_id, None, masks=masks))
-        _check_shown(name, "ranges", len(found), UNACKED_RANGES_MAX)
-    return found
 
+    def __init__(self, account: Account, *, masks: bool) -> None:
+        """``masks``: of batches in part, show the bits that are left and not their indexes."""
+        self._account = account
+        self._masks = masks
+        self._pace = Pace(RUNS_PER_TURN_MAX)
+        self._ranges = self._indexes = self._bytes = 0
+        self._waiting: list[Row] = []
 
-def _check_shown(name: str, what: str, count: int, most: int) -> None:
-    if count > most:
-        raise fail(413, f"Subscription {name} has more than {most} unacknowledged {what}")
+    async def of(self, name: str, state: CursorState) -> EncodedList:
+        """Return runs of whole entries, and entries in part, in order; 413 beyond the limits.
 
+        ``batch_indexes`` has the messages of a batch that are left, if some are not; ``batch_mask``
+        has them as bits of a number.
+        """
+        pieces: list[str] = []
+        async for run in self._runs(name, state):
+            self._waiting.append(run)
+            self._ranges += 1
+            self._check(name, "ranges", self._ranges, UNACKED_RANGES_MAX)
+            if len(self._waiting) == ITEMS_PER_PIECE:
+                self._encode(name, pieces)
+        if self._waiting:
+            self._encode(name, pieces)
+        return EncodedList(pieces)
 
-def _run(ledger_id: int, first: int, last: int, left: int | None, *, masks: bool) -> Row:
-    run: Row = {"ledger_id": ledger_id, "first_entry_id": first, "last_entry_id": last}
-    if masks:
-        run["batch_mask"] = None if left is None else f"{left:x}"
-    else:
-        run["batch_indexes"] = None if left is None else bit_indexes(left)
-    return run
+    async def _runs(self, name: str, state: CursorState) -> AsyncIterator[Row]:
+        ledger_id, parts = -1, list[int]()
+        async for first, last in unacked_runs(state):
+            if first.ledger_id != ledger_id:
+                ledger_id = first.ledger_id
+                parts = sorted(state.masks.ledgers.get(ledger_id, ()))
+            entry_id = first.entry_id
+            for index in range(bisect_left(parts, entry_id), bisect_right(parts, last.entry_id)):
+                part = parts[index]
+                if entry_id < part:
+                    yield self._run(ledger_id, entry_id, part - 1, None)
+                left = state.masks.get(Position(ledger_id, part))
+                if left is not None and not self._masks:
+                    self._indexes += left.bit_count()
+                    self._check(name, "indexes of batches", self._indexes, UNACKED_INDEXES_MAX)
+                yield self._run(ledger_id, part, part, left)
+                entry_id = part + 1
+                await self._pace.step()
+            if entry_id <= last.entry_id:
+                yield self._run(ledger_id, entry_id, last.entry_id, None)
+
+    def _run(self, ledger_id: int, first: int, last: int, left: int | None) -> Row:
+        run: Row = {"ledger_id": ledger_id, "first_entry_id": first, "last_entry_id": last}
+        if self._masks:
+            run["batch_mask"] = None if left is None else f"{left:x}"
+        else:
+            run["batch_indexes"] = None if left is None else bit_indexes(left)
+        return run
+
+    def _encode(self, name: str, pieces: list[str]) -> None:
+        piece = encoded(self._waiting)[1:-1]
+        self._waiting.clear()
+        self._bytes += len(piece)
+        self._check(name, "bytes of ranges", self._bytes, UNACKED_BYTES_MAX)
+        self._account.expect_answer(self._bytes)
+        pieces.append(piece)
+
+    def _check(self, name: str, what: str, count: int, most: int) -> None:
+        if count > most:
+            raise fail(
+                413,
+                f"The subscriptions up to {name[:100]} have more than {most} unacknowledged "
+                f"{what}; ask for one with ?subscription=NAME, and for short forms of batches "
+                "with ?masks=true",
+            )
 
 
 async def _backlog(broker: Broker, stats: Stats, topic: Topic) -> list[Row]:

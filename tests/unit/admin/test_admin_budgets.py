@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from pyroaring import BitMap
 
 from pulsark.admin.http import budgets
 from pulsark.admin.http.requests import SLOT
@@ -19,7 +20,7 @@ from pulsark.admin.pulsar.scrapes import ScrapeAnswer, Scrapes
 from pulsark.limits import HTTP_PIECE_BYTES, SCRAPE_PIECE_BYTES, SCRAPE_REUSE_SECONDS_MAX
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.entry import build_entry
-from tests.support.admin_api import NAMESPACE, AdminApi
+from tests.support.admin_api import NAMESPACE, AdminApi, subscription_path
 
 PEEK = f"{NAMESPACE}/t/examinemessage?initialPosition=earliest&messagePosition=1"
 SIZE = 1 << 20
@@ -292,3 +293,35 @@ def test_of_scrapes_that_take_too_much_memory_the_oldest_ends(
         assert not any(message.get("more_body") is False for message in sent)
 
     api.run(run())
+
+
+def test_ranges_of_cursors_count_to_their_client_while_the_answer_is_built(
+    api: AdminApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.put(subscription_path("t", "s"), {"ledgerId": -1, "entryId": -1})
+    api.publish("t", *[b"a"] * 400)
+    topic, built = api.topic("t"), list[Any]()
+    holes = BitMap(range(1, 400, 2))
+    topic.subscriptions["s"].cursor.state.add_entries(
+        topic.ledger.first_position().ledger_id, holes
+    )
+    monkeypatch.setattr("pulsark.admin.spark.views.long_value", built.append)
+    monkeypatch.setattr(gate_of(api), "answers", budgets.SharedBudget(20_000))
+    assert api.get(f"{NAMESPACE}/t/views/cursors").status == 503
+    assert built == []
+    assert gate_of(api).answers.held == 0
+
+
+def test_parts_count_to_their_client_until_they_are_one_answer(
+    api: AdminApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.put(f"{NAMESPACE}/p/partitions", 8)
+    path = f"{NAMESPACE}/p/views/topics"
+    size = len(api.get(path).body)
+    monkeypatch.setattr(gate_of(api), "answers", budgets.SharedBudget(size))
+    refused = api.get(path)
+    assert refused.status == 503
+    assert "in memory" in refused.reason
+    assert gate_of(api).answers.held == 0
+    monkeypatch.setattr(gate_of(api), "answers", budgets.SharedBudget(4 * size))
+    assert api.get(path).status == 200

@@ -98,7 +98,34 @@ def test_too_many_ranges_are_refused(api: AdminApi, monkeypatch: pytest.MonkeyPa
     api.publish("t", b"a")
     refused = api.get(f"{NAMESPACE}/t/views/cursors")
     assert refused.status == 413
-    assert "Subscription s has" in refused.reason
+    assert "up to s have more than 0 unacknowledged ranges" in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "what"),
+    [("UNACKED_RANGES_MAX", 3, "ranges"), ("UNACKED_BYTES_MAX", 200, "bytes of ranges")],
+)
+def test_the_limits_are_those_of_all_subscriptions_in_an_answer(
+    api: AdminApi, monkeypatch: pytest.MonkeyPatch, limit: str, most: int, what: str
+) -> None:
+    monkeypatch.setattr(f"pulsark.admin.spark.views.{limit}", most)
+    for name in ("a", "b c"):
+        subscribe(api, name)
+    api.publish("t", b"a", b"b", b"c")
+    first = api.topic("t").ledger.first_position()
+    for subscription in api.topic("t").subscriptions.values():
+        subscription.cursor.state.ack(type(first)(first.ledger_id, 1), None, None)
+    refused = api.get(f"{NAMESPACE}/t/views/cursors")
+    assert refused.status == 413
+    assert f"up to b c have more than {most} unacknowledged {what}" in refused.reason
+    past = f"at={api.clock.now_ms()}"
+    for query in ("subscription=b%20c", f"subscription=b%20c&{past}"):
+        (row,) = view(api, f"cursors?{query}")
+        assert row["subscription"] == "b c"
+        assert [(run["first_entry_id"], run["last_entry_id"]) for run in row["unacked"]] == (
+            [(0, 2)] if past in query else [(0, 0), (2, 2)]
+        )
+    assert view(api, "cursors?subscription=none") == []
 
 
 def test_very_many_indexes_are_refused_and_shown_as_masks(
@@ -114,7 +141,7 @@ def test_very_many_indexes_are_refused_and_shown_as_masks(
     state.ack(type(first)(first.ledger_id, 1), [0b110], 3)
     refused = api.get(f"{NAMESPACE}/t/views/cursors")
     assert refused.status == 413
-    assert "Subscription s has more than 3 unacknowledged indexes" in refused.reason
+    assert "have more than 3 unacknowledged indexes of batches" in refused.reason
     (row,) = view(api, "cursors?masks=true")
     assert [run["batch_mask"] for run in row["unacked"]] == ["3", "6"]
 
