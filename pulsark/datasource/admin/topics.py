@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from pulsark.admin_client.paths import segment, topic_path
 from pulsark.datasource.admin.partitions import PartitionState
@@ -162,12 +163,23 @@ class TopicCalls:
 
     def view(self, topic: TopicName, view: str, at_ms: int | None = None) -> list[dict[str, Any]]:
         """The rows of a view of one topic, now or at a past time; ``TopicNotFoundError``."""
-        given = ["masks=true"] if view == "cursors" else []
-        given += [] if at_ms is None else [f"at={at_ms}"]
-        query = "?" + "&".join(given) if given else ""
-        answer = self._client.request("GET", f"{topic_path(topic)}/views/{view}{query}")
-        rows: list[dict[str, Any]] = self._existing(topic, answer, f"{view} of {topic}")
-        return rows
+        given = {"masks": "true"} if view == "cursors" else {}
+        if at_ms is not None:
+            given["at"] = str(at_ms)
+        answer = self._view(topic, view, given)
+        if answer.status != 413 or view != "cursors" or at_ms is not None:
+            rows: list[dict[str, Any]] = self._existing(topic, answer, f"{view} of {topic}")
+            return rows
+        # All subscriptions together have more ranges than one answer may have.
+        what = f"the subscriptions of {topic}"
+        names = self._client.call("GET", f"{topic_path(topic)}/subscriptions", what=what)
+        answers = (self._view(topic, view, given | {"subscription": name}) for name in names)
+        each = (self._existing(topic, answer, f"{view} of {topic}") for answer in answers)
+        return [row for rows in each for row in rows]
+
+    def _view(self, topic: TopicName, view: str, given: Mapping[str, str]) -> Answer:
+        query = f"?{urlencode(given)}" if given else ""
+        return self._client.request("GET", f"{topic_path(topic)}/views/{view}{query}")
 
     def _existing(self, topic: TopicName, answer: Answer, what: str) -> Any:
         if answer.status == 404:

@@ -327,7 +327,7 @@ class ManagedLedger(LedgerView):
             properties = dict(change(self.record.properties))
             await self._stored.save(replace(self.record, properties=properties))
 
-        await self._changes.order(step)
+        await self._changes.order(step, terminated=True)
 
     async def set_topic_epoch(self, epoch: int) -> None:
         """A producer has the topic for itself: keep its epoch, durably."""

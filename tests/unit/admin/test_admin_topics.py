@@ -82,6 +82,14 @@ def test_properties(api: AdminApi) -> None:
     assert api.put(f"{NAMESPACE}/t/properties", {"b": [2]}).status == 400
 
 
+def test_a_terminated_topic_has_properties_too(api: AdminApi) -> None:
+    api.publish("t", b"a")
+    assert api.post(f"{NAMESPACE}/t/terminate").status == 200
+    assert api.put(f"{NAMESPACE}/t/properties", {"b": "2"}).status == 204
+    assert api.get(f"{NAMESPACE}/t/properties").json == {"b": "2"}
+    assert api.delete(f"{NAMESPACE}/t/properties?key=b").status == 204
+
+
 @pytest.mark.parametrize("partitions", [0, 2])
 def test_properties_have_a_limit_of_bytes(api: AdminApi, partitions: int) -> None:
     most = TOPIC_PROPERTIES_BYTES_MAX

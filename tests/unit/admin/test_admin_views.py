@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from pulsark.admin_client.client import AdminClient, AdminError, Answer
+from pulsark.datasource.admin.topics import TopicCalls
 from pulsark.datasource.read.views import VIEWS, _cell
+from pulsark.wire.topic_name import TopicName
 from tests.support.admin_api import NAMESPACE, AdminApi, subscription_path
 
 T = "persistent://public/default/t"
@@ -126,6 +129,27 @@ def test_the_limits_are_those_of_all_subscriptions_in_an_answer(
             [(0, 2)] if past in query else [(0, 0), (2, 2)]
         )
     assert view(api, "cursors?subscription=none") == []
+
+
+def test_the_data_source_asks_for_one_subscription_at_a_time_if_all_are_too_many(
+    api: AdminApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Client(AdminClient):
+        def request(self, method: str, path: str, *_: Any, **__: Any) -> Answer:
+            found = api.call(method, f"/admin/v2{path}")
+            return Answer(found.status, found.body)
+
+    topics = TopicCalls(Client("http://broker"))
+    for name in ("a", "b c+/1"):
+        subscribe(api, name)
+    api.publish("t", b"a")
+    rows = topics.view(TopicName.parse(T), "cursors")
+    assert [row["subscription"] for row in rows] == ["a", "b c+/1"]
+    monkeypatch.setattr("pulsark.admin.spark.views.UNACKED_RANGES_MAX", 1)
+    assert topics.view(TopicName.parse(T), "cursors") == rows
+    monkeypatch.setattr("pulsark.admin.spark.views.UNACKED_RANGES_MAX", 0)
+    with pytest.raises(AdminError, match="up to a have more than 0 unacknowledged ranges"):
+        topics.view(TopicName.parse(T), "cursors")
 
 
 def test_very_many_indexes_are_refused_and_shown_as_masks(
