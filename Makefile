@@ -30,15 +30,20 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pulsark.datasource.jars
 	mkdir -p $(@D) && touch $@
 
+# Classes of Spark as a JVM maps them: a session of the tests starts in two thirds of the time.
+.cache/spark.jsa: .cache/jars.ok
+	$(BIN)/python -m tests.support.spark_archive $@
+test strangers docs-test: export SPARK_SUBMIT_OPTS := -XX:SharedArchiveFile=$(abspath .cache/spark.jsa) -Xlog:disable
+
 demo: $(STAMP) .cache/jars.ok ## the flights of 2013 through a topic into a Spark stream
 	$(BIN)/python -m examples.flights $(DEMO_ARGS)
 
-test: $(STAMP) .cache/jars.ok ## everything that CI runs, in under 20 minutes
+test: $(STAMP) .cache/spark.jsa ## everything that CI runs, in under 20 minutes
 	$(BIN)/python -m pytest -m 'not chaos' $(PARALLEL) tests/unit tests/contracts tests/sim tests/scripts $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m 'not chaos' -n 4 $(BY_FILE) tests/integration tests/hostile tests/fuzz $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m 'not chaos and not strangers' -n 2 $(BY_FILE) tests/spark tests/strangers $(PYTEST_ARGS)
 
-strangers: $(STAMP) .cache/jars.ok ## what outsiders would break: engines, routes, budgets, and every reported case
+strangers: $(STAMP) .cache/spark.jsa ## what outsiders would break: engines, routes, budgets, and every reported case
 	$(BIN)/python -m pytest -n 2 $(BY_FILE) tests/strangers $(PYTEST_ARGS)
 
 lint: $(STAMP) ## format, lint, types and dead code
@@ -87,7 +92,7 @@ test-suite: $(STAMP) ## the official Python client's own tests; FOLDER= is their
 bench: $(STAMP) ## ratios against Apache Pulsar; CHECK=1 exits 1 below a threshold
 	$(BIN)/python -m benchmarks$(if $(BENCH_ARGS),.compare) $(if $(CHECK),--check) $(BENCH_ARGS)
 
-docs-test: $(STAMP) .cache/jars.ok ## run every command and snippet of the docs
+docs-test: $(STAMP) .cache/spark.jsa ## run every command and snippet of the docs
 	$(BIN)/python -m pytest tests/docs -q $(PYTEST_ARGS)
 
 # An older protoc than the installed one, because code it makes also runs with older runtimes.
