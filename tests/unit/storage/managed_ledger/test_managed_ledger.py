@@ -12,6 +12,7 @@ from pulsark.errors import (
     EntrySealedError,
     LedgerFencedError,
     MetadataError,
+    NoSuchLedgerError,
     ServerError,
     StorageError,
     StorageFullError,
@@ -744,6 +745,24 @@ def test_a_read_goes_on_behind_a_ledger_that_is_trimmed_under_it() -> None:
     simulate(main)
 
 
+def test_a_read_of_a_ledger_that_is_lost_and_not_trimmed_fails() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim)
+        managed = await cluster.open(config=QUICK)
+        for n in range(12):
+            await put(managed, n)
+        lost = managed.ledgers()[1].ledger_id
+        await cluster.manager().delete(lost)
+        managed = await cluster.open(config=QUICK)  # nothing of it is in memory
+        found = numbers(await managed.read(EARLIEST, 100, 1000))
+        assert found == list(range(len(found))), "what comes before it is there"
+        for _ in range(2):
+            with pytest.raises(NoSuchLedgerError):
+                await managed.read(Position(lost, 0), 100, 1000)
+
+    simulate(main)
+
+
 def test_ledgers_whose_removal_failed_are_removed_later() -> None:
     async def main(sim: Simulation) -> None:
         cluster = Cluster(sim, 3)
@@ -811,6 +830,28 @@ def test_a_deleted_topic_leaves_nothing_and_its_successor_has_another_id() -> No
         # A second deletion of the first one does not hit its successor.
         await managed.delete()
         assert numbers(await read_all(successor)) == [0]
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_topic_that_is_about_to_be_deleted_takes_nothing(is_stored: bool) -> None:
+    async def main(sim: Simulation) -> None:
+        cluster, appends = Cluster(sim), Appends()
+        managed = await cluster.open(appends)
+        await put(managed, 0)
+        store = ForgetfulStore(cluster.tree, PATH)
+        store.loses = 0 if is_stored else 1
+        managed._stored.metadata = store
+        if is_stored:
+            await managed.begin_deletion()
+        else:
+            with pytest.raises(MetadataError):
+                await managed.begin_deletion()
+        await put(managed, 1)
+        assert (appends.contexts, appends.failed_contexts) == ([0], [1])
+        with pytest.raises(StorageError, match="is deleted"):
+            await managed.change_properties(lambda before: before)
 
     simulate(main)
 
