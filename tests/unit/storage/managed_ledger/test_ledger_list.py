@@ -106,6 +106,8 @@ def test_a_folded_list_is_the_same_list(
     # The same without some at the beginning.
     rest = [info for info in plain.infos() if info.ledger_id > gone]
     cut = ledgers._folded.behind(gone)
+    known = {info.ledger_id: info for info in cut.infos()}
+    assert [cut.info(ledger_id) for ledger_id in range(30)] == list(map(known.get, range(30)))
     tail = [info for info in rest if info.ledger_id > cut.last_id]
     ledgers, plain = LedgerList(tail, folded=cut), LedgerList(rest)
     assert list(ledgers.infos()) == rest

@@ -729,6 +729,23 @@ def test_a_topic_that_was_trimmed_to_nothing_remembers_where_it_was() -> None:
     simulate(main)
 
 
+def test_a_trim_that_finds_nothing_writes_nothing() -> None:
+    async def main(sim: Simulation) -> None:
+        cluster = Cluster(sim, 3)
+        managed = await cluster.open(config=THREE)
+        for n in range(7):
+            await put(managed, n)
+        managed._stored.metadata = store = ForgetfulStore(cluster.tree, "/")
+        first = managed.ledgers()[0]
+        for before in (Position(-1, -1), Position(first.ledger_id, first.entries - 1)):
+            await managed.trim(before)
+            assert store.writes == 0
+        await managed.trim(Position(first.ledger_id, first.entries))
+        assert store.writes > 0
+
+    simulate(main)
+
+
 def test_a_read_goes_on_behind_a_ledger_that_is_trimmed_under_it() -> None:
     async def main(sim: Simulation) -> None:
         cluster = Cluster(sim)
