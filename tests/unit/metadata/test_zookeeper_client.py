@@ -134,6 +134,18 @@ def test_data_that_lack_one_transaction_are_older(lost: int, *, is_older: bool) 
     asyncio.run(scenario())
 
 
+def test_a_session_that_has_ended_asks_nobody() -> None:
+    async def scenario() -> None:
+        client = await ZooKeeperClient.connect(ZooKeeperAddress("a:1"), SystemClock())
+        client.lost()
+        for _ in range(20):
+            client.refused()
+        assert client._asking is None
+        await client.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_server_that_ends_sessions_sooner_is_believed() -> None:
     """As after a restart of one server after the other, with another longest time."""
 

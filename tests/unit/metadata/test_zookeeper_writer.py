@@ -198,6 +198,32 @@ def test_a_defect_ends_the_write_that_has_it_and_not_those_that_wait() -> None:
     simulate(main)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "reads"),
+    [(Put("/a/new", b"", ABSENT), 0), (Put("/a/old", b"2", 0), 1), (Check("/a/old", 0), 1)],
+    ids=["creates", "replaces", "checks"],
+)
+def test_only_what_is_to_be_there_is_read_first(wanted: Wanted, reads: int) -> None:
+    async def main(_: Simulation) -> None:
+        client = ImpatientZooKeeper()
+        writer = await writer_of(client)
+        await writer.write((Put("/a/old", b"1", ABSENT),))
+        other = Writer(cast("ZooKeeperClient", client), Layout(), 30.0, lambda _: None, print)
+        await other.write((Put("/a/known", b"", ABSENT),))
+        read = client.get
+        asked: list[str] = []
+
+        async def get(path: str, *watch: Any) -> Any:
+            asked.append(path)
+            return await read(path, *watch)
+
+        client.get = get  # type: ignore[method-assign]
+        await other.write((wanted,))
+        assert [path for path in asked if path.startswith(TREE)] == [f"{TREE}{wanted.path}"] * reads
+
+    simulate(main)
+
+
 def test_who_asks_as_it_is_closed_is_refused() -> None:
     """The write that was under way has not ended then, and nobody would take the next one."""
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import struct
+from base64 import b64decode
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
@@ -143,3 +146,15 @@ def test_bytes_after_a_position_and_the_position_that_leaves_them(folded: int) -
         assert found == EARLIEST or ledgers.bytes_after(before, 50) > size
     assert LedgerList().bytes_after(EARLIEST) == 0
     assert LedgerList((), Position(3, 4)).position_leaving(0) == Position(3, 4)
+
+
+def test_a_run_is_stored_in_numbers_whose_last_byte_is_the_largest() -> None:
+    infos = [LedgerInfo(258, 3, 770, 1), LedgerInfo(259, 1, 5, 2)]
+    document = json.loads(LedgerRun.of(infos).encode())
+    columns = {k: b64decode(text) for k, text in document.items() if k != "version"}
+    assert {k: struct.unpack(f"<{len(data) // 8}q", data) for k, data in columns.items()} == {
+        "ledgerIds": (258, 259),
+        "entriesBefore": (0, 3, 4),
+        "bytesBefore": (0, 770, 775),
+        "closedMs": (1, 2),
+    }
