@@ -29,6 +29,7 @@ class Server:
         self.node = Node(b"", 0, 0, 0, 5, 5, 0)
         self.watches: list[Callable[[], None]] = []
         self.during_read: list[Callable[[], None]] = []
+        self.regained: list[Callable[[], None]] = []
         self.seconds = 0.0
         """How long it takes to answer."""
         self.reads = self.writes = 0
@@ -69,7 +70,7 @@ class Server:
         self.write(json.dumps(document).encode())
 
     def on_regained(self, listener: Callable[[], None]) -> None:
-        """Its connection is never lost."""
+        self.regained.append(listener)
 
 
 async def started(server: Server, seed: int = 0) -> Marks:
@@ -104,6 +105,23 @@ def test_no_mark_has_an_old_nonce_once_a_session_has_begun() -> None:
         assert marks.mark == mark_of(17, 2) == told[-1]
         assert marks.knows(mark_of(11, 1))
         assert not marks.knows(mark_of(12, 1))
+
+    run(scenario)
+
+
+def test_a_session_that_began_while_the_connection_was_lost_is_noticed() -> None:
+    async def scenario() -> None:
+        server = Server()
+        marks = await started(server)
+        marks.follow()
+        server.watches.clear()  # they are not told of what happens meanwhile
+        server.begin(2)
+        server.zxid += 5
+        for regained in server.regained:
+            regained()
+        assert marks.mark == mark_of(17, 1), "none is given before the history is read"
+        await turns()
+        assert marks.mark == mark_of(17, 2)
 
     run(scenario)
 
