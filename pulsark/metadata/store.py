@@ -172,7 +172,13 @@ def check_page(path: str, limit: int) -> None:
 def check_version(path: str, version: int, expected: int) -> None:
     """Raise ``BadVersionError`` unless a path has the version that a write expects."""
     if expected not in (ANY_VERSION, version):
-        raise BadVersionError(path, f"is at version {version}, not {expected}")
+        raise bad_version(path, version, expected)
+
+
+def bad_version(path: str, version: int, expected: int) -> BadVersionError:
+    """Return the error of a write that expects another version of a path."""
+    problem = "does not exist" if version == ABSENT else f"is at version {version}"
+    return BadVersionError(path, f"{problem}, not as expected ({expected})")
 
 
 def wrong_kind(path: str, *, ephemeral: bool) -> MetadataRefusedError:

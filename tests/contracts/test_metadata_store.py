@@ -233,15 +233,15 @@ def test_a_version_from_before_a_deletion_changes_nothing_of_the_successor(run: 
 def test_a_write_at_another_version_changes_nothing(run: Run) -> None:
     async def scenario(backend: Backend) -> None:
         store = await backend.open()
-        with pytest.raises(BadVersionError):
+        with pytest.raises(BadVersionError, match="does not exist"):
             await store.put("/v", b"x", 0)
-        with pytest.raises(BadVersionError):
+        with pytest.raises(BadVersionError, match="does not exist"):
             await store.delete("/v")
         await store.put("/v", b"x", ABSENT)
         for wrong in (ABSENT, 1, 7):
-            with pytest.raises(BadVersionError):
+            with pytest.raises(BadVersionError, match="is at version 0"):
                 await store.put("/v", b"y", wrong)
-            with pytest.raises(BadVersionError):
+            with pytest.raises(BadVersionError, match="is at version 0"):
                 await store.delete("/v", wrong)
         assert await store.get("/v") == Versioned(b"x", 0)
         assert await store.put("/v", b"y", 0) == 1

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
-from pulsark.errors import BadVersionError, MetadataRefusedError
+from pulsark.errors import MetadataRefusedError
 from pulsark.metadata.based_values import encode
 from pulsark.metadata.changes import Change, Check, Delete, Put
-from pulsark.metadata.store import ABSENT, ANY_VERSION, wrong_kind
+from pulsark.metadata.store import ABSENT, ANY_VERSION, bad_version, wrong_kind
 from pulsark.metadata.zookeeper.facts import EPHEMERAL_VERSIONS, Fact, NoNode, Parent, Part, Valued
 from pulsark.metadata.zookeeper.layout import TREE, part_node, part_of
 from pulsark.metadata.zookeeper.nodes import (
@@ -150,8 +150,7 @@ class Plan:
         if isinstance(wanted, Delete) and not isinstance(fact, Valued):
             fits = False
         if not fits:
-            problem = "does not exist" if version == ABSENT else f"is at version {version}"
-            self._refuse(BadVersionError(wanted.path, f"{problem}, not as expected ({expected})"))
+            self._refuse(bad_version(wanted.path, version, expected))
 
     def _refuse(self, error: MetadataRefusedError) -> NoReturn:
         if not self._fresh:
