@@ -47,6 +47,25 @@ def subscription(broker: BrokerInMemory, topic: str = TOPIC):
 # -- one consumer -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("limit", [3, 7, 8, 0])
+@pytest.mark.parametrize("kind", SHARING)
+def test_a_blocked_consumer_goes_on_once_its_limit_is_twice_what_it_has(
+    kind: int, limit: int
+) -> None:
+    @scenario(maxUnackedMessagesPerConsumer=4)
+    async def run(broker: BrokerInMemory) -> None:
+        client, ids = await consuming(broker, 20, kind=kind)
+        assert await taken(client) == ids[:4]
+        policies = {"max_unacked_messages_per_consumer": limit}
+        await broker.broker.resources.topic_policies.update(
+            TopicName.parse(TOPIC), lambda _: policies
+        )
+        await asyncio.sleep(0.1)
+        assert await taken(client) == (ids[4:8] if limit == 8 else [] if limit else ids[4:])
+
+    run()
+
+
 @pytest.mark.feature("F13")
 @pytest.mark.command("CONSUMER_STATS", "FLOW")
 @pytest.mark.parametrize("kind", SHARING)
