@@ -80,13 +80,18 @@ class FakeTopic:
 
     compacted = None
 
-    def __init__(self, name: str = "persistent://public/default/t", **changed: Any) -> None:
+    def __init__(
+        self,
+        name: str = "persistent://public/default/t",
+        run_queue: RunQueue | None = None,
+        **changed: Any,
+    ) -> None:
         self.name = TopicName.parse(name)
         self.settings = Settings(**{"activeConsumerFailoverDelayTimeMillis": 0, **changed})
         self.policies = effective(self.settings, {}, {})
         self.ledger = FakeLedger()
         self.clock = FakeClock()
-        self.run_queue = RunQueue(self.clock)
+        self.run_queue = RunQueue(self.clock) if run_queue is None else run_queue
         self.cache_budget = CacheBudget(1 << 30)
         self.cache = TopicCache(self.cache_budget)
         self.delayed = DelayedDelivery(self)
@@ -127,9 +132,15 @@ class FakeTopic:
         return found[0] if found and found[0].position == position else None
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Entry]:
-        await asyncio.sleep(0)
+        await self._later()
         first = bisect_left(self.ledger.positions, position)
         return [self._entry(p) for p in self.ledger.positions[first : first + max_entries]]
+
+    def _later(self) -> asyncio.Future[None]:
+        """A future that is done in a later turn."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.run_queue.call(lambda: future.done() or future.set_result(None))
+        return future
 
     def idle(self, subscription: Subscription) -> None: ...
 

@@ -31,6 +31,21 @@ class TickingClock:
         return self.spent if self.clock is None else self.clock.monotonic() + self.spent
 
 
+class StepQueue(RunQueue):
+    """A run queue that works when it is told to. Each step takes a whole turn."""
+
+    def __init__(self) -> None:
+        super().__init__(TickingClock(TURN_SECONDS))
+
+    def _schedule(self) -> None:
+        """Wait for ``turn``."""
+
+    def turn(self) -> None:
+        """Take the next step, if there is one."""
+        if self._waiting:
+            self._waiting.popleft()()
+
+
 def make_busy(broker: BrokerInMemory) -> TickingClock:
     """Whatever clients ask for from now on takes time.
 

@@ -8,12 +8,17 @@ The model hears of each delivery at the moment it is made, and checks that it ma
 
 After each step all counts agree, and nothing waits that could go out. In the end everybody heals,
 and everything is delivered and acknowledged.
+
+``LateTurnsMachine`` lives the same life while work of earlier steps is still queued.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,17 +37,21 @@ from hypothesis.stateful import (
 from pulsark.dispatch.model.consumer import Consumer
 from pulsark.dispatch.model.entry import Entry
 from pulsark.dispatch.model.subscription_type import SubType, TypeSpec
+from pulsark.dispatch.subscription import dispatcher, pending, replay_queue
 from pulsark.errors import ClientError
 from pulsark.wire.hashes import murmur3_32
 from pulsark.wire.position import Position
 from tests.support.fake_client import FakeClient
 from tests.support.subscription_bench import Bench
+from tests.support.ticking_clock import StepQueue
 
 CONSUMER_LIMIT = 8
 SUBSCRIPTION_LIMIT = 20
 KEYS = "abcde"
 SIZES = [*[1] * 12, 2, 3, 70]
 PARTITION = 1
+LOOK_AHEAD = "keySharedLookAheadMsgInReplayThresholdPerSubscription"
+TURNS = [0, 0, 1, 2, 3, math.inf, math.inf]
 
 
 @dataclass(slots=True)
@@ -79,12 +88,15 @@ class SubscriptionMachine(RuleBasedStateMachine):
 
     spec = TypeSpec(SubType.Shared)
     changed: dict[str, Any] = {}
+    queue: StepQueue | None = None
+    """The subscription's run queue, if it works by steps."""
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.failure: AssertionError | None = None
-        """What the model said to a delivery; the task that made it may swallow it."""
+        self.loop.set_exception_handler(self.on_loop_error)
+        self.failure: BaseException | None = None
+        """What the model said to a delivery, or another error that its task or step swallowed."""
         self.bench: Bench = self.run(
             lambda: Bench(
                 self.spec,
@@ -94,6 +106,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
                 maxUnackedMessagesPerConsumer=CONSUMER_LIMIT,
                 maxUnackedMessagesPerSubscription=SUBSCRIPTION_LIMIT,
                 dispatcherMaxRoundRobinBatchSize=3,
+                run_queue=self.queue,
                 **self.changed,
             ),
             settle=False,
@@ -120,17 +133,29 @@ class SubscriptionMachine(RuleBasedStateMachine):
             result = operation()
             if asyncio.iscoroutine(result):
                 result = await result
-            while settle and self.failure is None:
-                await asyncio.sleep(0)
-                dispatcher = self.bench.subscription.dispatcher
-                if not dispatcher._pump_scheduled and dispatcher._read.task is None:
-                    break
+            if settle:
+                await self.go_on()
             return result
 
         result = self.loop.run_until_complete(go())
         if self.failure is not None:
             raise self.failure
         return result
+
+    async def go_on(self) -> None:
+        """Go on until nothing is under way."""
+        while self.failure is None:
+            await asyncio.sleep(0)
+            if self.is_settled():
+                break
+
+    def is_settled(self) -> bool:
+        subscription = self.bench.subscription
+        is_idle = not subscription.dispatcher._pump_scheduled and not self.bench.topic.run_queue
+        return is_idle and subscription.dispatcher._read.task is None
+
+    def on_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.failure = self.failure or context.get("exception") or AssertionError(context)
 
     # -- what the model knows --------------------------------------------------------------------
 
@@ -197,7 +222,9 @@ class SubscriptionMachine(RuleBasedStateMachine):
         position = entry.position
         message = self.messages[position]
         assert message.left, "it was acknowledged"
-        assert self.has_room(member)
+        assert member.permits > 0
+        assert member.connection.writable
+        self.check_limits(member)
         words = [] if ack_set is None else [word & (2**64 - 1) for word in ack_set]
         given = sum(word << 64 * index for index, word in enumerate(words))
         assert (given if ack_set is not None else message.whole) == message.left
@@ -207,7 +234,6 @@ class SubscriptionMachine(RuleBasedStateMachine):
             return
         assert redeliveries == self.redeliveries[position]
         assert self.holder(position) is None, "two owners"
-        assert not self.blocked
         if self.spec.sub_type == SubType.Key_Shared:
             self.check_key(member, position)
         else:
@@ -216,6 +242,10 @@ class SubscriptionMachine(RuleBasedStateMachine):
         member.blocked = self.held_messages(member) >= CONSUMER_LIMIT
         total = sum(map(self.held_messages, self.members.values()))
         self.blocked = total >= SUBSCRIPTION_LIMIT
+
+    def check_limits(self, member: Member) -> None:
+        assert not member.blocked
+        assert not self.blocked
 
     def check_partition_order(self, member: Member, position: Position) -> None:
         assert member is self.active()
@@ -235,13 +265,13 @@ class SubscriptionMachine(RuleBasedStateMachine):
 
     # -- steps -----------------------------------------------------------------------------------
 
-    @initialize(permits=st.integers(0, 6))
-    def begin(self, permits: int) -> None:
-        """Two consumers that share, or one that is alone."""
-        for letter in "pq"[: 1 if self.spec.sub_type == SubType.Exclusive else 2]:
-            self.connect(0, letter, permits)
+    @initialize(permits=st.lists(st.sampled_from([0, 0, 1, 2, 6]), min_size=2, max_size=4))
+    def begin(self, permits: list[int]) -> None:
+        """Consumers that share, or one that is alone."""
+        for each in permits[: 1 if self.spec.sub_type == SubType.Exclusive else None]:
+            self.connect(0, "p", each)
 
-    @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=5), data=st.data())
+    @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=8), data=st.data())
     def publish(self, keys: list[str], data: Any) -> None:
         sizes = [data.draw(st.sampled_from(SIZES)) for _ in keys]
 
@@ -320,7 +350,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         self.run(lambda: self.bench.leave(name))
 
     @precondition(lambda self: self.members)
-    @rule(data=st.data(), permits=st.integers(1, 9), everybody=st.booleans())
+    @rule(data=st.data(), permits=st.sampled_from([1, 1, 2, 3, 9]), everybody=st.booleans())
     def flow(self, data: Any, permits: int, everybody: bool) -> None:
         names = sorted(self.members)
         for name in names if everybody else [data.draw(st.sampled_from(names))]:
@@ -434,21 +464,34 @@ class SubscriptionMachine(RuleBasedStateMachine):
     def counts_agree(self) -> None:
         subscription = self.bench.subscription
         assert subscription.backlog == len(self.unacked())
-        assert subscription.dispatcher.unacked.blocked == self.blocked
-        total = 0
-        for member in self.members.values():
-            consumer = member.consumer
+        consumers = [member.consumer for member in self.members.values()]
+        for consumer, member in zip(consumers, self.members.values(), strict=True):
             assert consumer.permits == member.permits
-            assert consumer.blocked == member.blocked
-            held = {p: self.messages[p].unacked for p in member.held}
-            assert consumer.pending == held
-            assert consumer.unacked == sum(held.values())
-            total += consumer.unacked
-        assert subscription.dispatcher.unacked.messages == total
+            assert consumer.unacked == sum(consumer.pending.values())
+        assert subscription.dispatcher.unacked.messages == sum(c.unacked for c in consumers)
+        if self.is_settled():
+            self.what_is_held_agrees()
+            self.limits_agree()
+
+    def what_is_held_agrees(self) -> None:
+        for member in self.members.values():
+            assert member.consumer.pending == {p: self.messages[p].unacked for p in member.held}
+        dispatcher, type_ = self.bench.subscription.dispatcher, self.bench.subscription.type
+        assert dispatcher._held == 0
+        assert all(self.messages[p].left for p in dispatcher._redeliveries)
+        if self.ordered_keys:
+            held = {p for member in self.members.values() for p in member.held}
+            assert set(type_._pending) == held
+            assert sum(holding.entries for holding in type_._holdings.values()) == len(held)
+
+    def limits_agree(self) -> None:
+        assert self.bench.subscription.dispatcher.unacked.blocked == self.blocked
+        for member in self.members.values():
+            assert member.consumer.blocked == member.blocked
 
     @invariant()
     def nothing_waits_that_could_go_out(self) -> None:
-        if self.blocked:
+        if self.blocked or not self.is_settled():
             return
         free = [p for p in self.unacked() if self.holder(p) is None]
         if self.single:
@@ -457,12 +500,12 @@ class SubscriptionMachine(RuleBasedStateMachine):
                 assert not [p for p in self.unacked() if self.next is None or p >= self.next]
         elif self.spec.sub_type == SubType.Shared:
             assert not free or not any(map(self.has_room, self.members.values()))
-        elif self.bench.subscription.type.replay_count < self.look_ahead():
+        elif sum(map(self.bench.subscription.type.waits, free)) < self.look_ahead():
             for position in free:
                 assert self.must_wait(position), position
 
     def look_ahead(self) -> int:
-        return self.changed.get("keySharedLookAheadMsgInReplayThresholdPerSubscription", 10**9)
+        return self.changed.get(LOOK_AHEAD, 10**9)
 
     def must_wait(self, position: Position) -> bool:
         """Whether an entry of a Key_Shared subscription cannot go out now."""
@@ -519,8 +562,63 @@ class SubscriptionMachine(RuleBasedStateMachine):
         assert self.bench.subscription.type.replay_count == 0
 
 
+class LateTurnsMachine(SubscriptionMachine):
+    """Each step of the run queue takes a turn, and the next operation does not wait for all."""
+
+    turns: Iterator[float] = itertools.repeat(math.inf)
+    """Turns that pass after each operation, if there is as much to do."""
+    cached = True
+    """Whether entries come from the cache while they are new."""
+
+    def __init__(self) -> None:
+        self.queue = StepQueue()
+        super().__init__()
+
+    @initialize(
+        turns=st.lists(st.sampled_from(TURNS), min_size=7, max_size=7), cached=st.booleans()
+    )
+    def set_pace(self, turns: list[float], cached: bool) -> None:
+        self.turns, self.cached = itertools.cycle(turns), cached
+
+    async def go_on(self) -> None:
+        if not self.cached:
+            self.bench.topic.cache.clear()
+        left = next(self.turns)
+        while left and self.failure is None and not self.is_settled():
+            self.queue.turn()
+            await asyncio.sleep(0)
+            left -= 1
+
+    @precondition(lambda self: self.unacked())
+    @rule(data=st.data())
+    def skip(self, data: Any) -> None:
+        self.pass_over(data.draw(st.sampled_from(self.unacked())))
+
+    def check_limits(self, member: Member) -> None:
+        """Who is blocked is known when all is released that was acknowledged."""
+
+    def limits_agree(self) -> None:
+        """What was released in which turn decides between half a limit and the whole one."""
+        unacked = self.bench.subscription.dispatcher.unacked
+        self.blocked = unacked.blocked
+        assert _may_be(unacked.blocked, unacked.messages, SUBSCRIPTION_LIMIT)
+        for member in self.members.values():
+            member.blocked = member.consumer.blocked
+            assert _may_be(member.blocked, member.consumer.unacked, CONSUMER_LIMIT)
+
+    def heal(self) -> None:
+        self.turns = itertools.repeat(math.inf)
+        self.run(lambda: None)
+        super().heal()
+
+
+def _may_be(blocked: bool, unacked: int, limit: int) -> bool:
+    return unacked > limit // 2 if blocked else unacked < limit
+
+
 SETTINGS = settings(max_examples=settings().max_examples // 2, stateful_step_count=40)
-SMALL_LOOK_AHEAD = {"keySharedLookAheadMsgInReplayThresholdPerSubscription": 3}
+LATE_SETTINGS = settings(SETTINGS, max_examples=settings().max_examples // 3)
+SMALL_LOOK_AHEAD = {LOOK_AHEAD: 3}
 KINDS: dict[str, tuple[TypeSpec, dict[str, Any]]] = {
     "exclusive": (TypeSpec(SubType.Exclusive), {}),
     "failover": (TypeSpec(SubType.Failover), {}),
@@ -540,3 +638,16 @@ def test_whatever_happens_the_promises_of_the_type_are_kept(kind: str) -> None:
     spec, changed = KINDS[kind]
     machine = type("Machine", (SubscriptionMachine,), {"spec": spec, "changed": changed})
     run_state_machine_as_test(machine, settings=SETTINGS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_promises_are_kept_while_work_waits_for_later_turns(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "READ_ENTRIES", 2)
+    monkeypatch.setattr(pending, "READ_ENTRIES", 1)
+    monkeypatch.setattr(replay_queue, "SLOTS_PLANNED_AT_ONCE_MAX", 1)
+    spec, changed = KINDS[kind]
+    changed = {**changed, LOOK_AHEAD: 1}
+    machine = type("Machine", (LateTurnsMachine,), {"spec": spec, "changed": changed})
+    run_state_machine_as_test(machine, settings=LATE_SETTINGS)
