@@ -263,7 +263,10 @@ class _Recovery:
                 state.damaged = [(0, size)]
             elif (actual := self.disk.size(self.path(segment_id))) < size:
                 state.damaged.append((actual, size))
-                state.size = size  # later segments list it, so that later starts miss it, too
+            else:
+                continue
+            # Later segments list it as it was, so that later starts miss it, too.
+            state.epoch, state.size = epoch, size
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import google_crc32c
 import pytest
@@ -21,6 +21,7 @@ from pulsark.storage.bookie.index_checkpoint import CHECKPOINT_NAME
 from pulsark.storage.bookie.journal_format import GROUP_HEAD_SIZE, GROUP_MAGIC, SEGMENT_HEAD_SIZE
 from pulsark.storage.bookie.journal_recovery import RecoveryReport
 from pulsark.storage.bookie.journal_settings import JournalSettings
+from pulsark.storage.bookie.reached_note import NOTE_NAME
 from tests.sim.bookies import (
     LEDGER_DIR,
     append,
@@ -34,7 +35,10 @@ from tests.sim.simulation import Simulation
 
 FIRST = segment_path(1)
 CHECKPOINT = f"{LEDGER_DIR}/{CHECKPOINT_NAME}"
+NOTE = f"{LEDGER_DIR}/{NOTE_NAME}"
 NO_CHECKPOINT = JournalSettings(checkpoint_bytes=1 << 30)
+KEPT = replace(NO_CHECKPOINT, compact_bytes=0, compact_below=0.0)
+"""Segments with entries stay where they are."""
 
 
 @dataclass
@@ -195,6 +199,40 @@ async def check_damage(sim: Simulation, disk: SimDisk, group: int, head: bool) -
             await append(bookie, 3, 0, [b"new ledger"])
 
 
+def test_records_of_another_group_in_its_place_are_not_believed(written: Written) -> None:
+    """A write that went astray: each record is whole, and the entries of this group are gone."""
+    one, two, three = written.groups[1:4]
+    body = written.content[one + GROUP_HEAD_SIZE : two]
+    assert three - two == two - one
+    content = written.content[: two + GROUP_HEAD_SIZE] + body + written.content[three:]
+    with Simulation() as sim:
+        sim.run(check_damage(sim, written.disk(content), 1, head=False))
+
+
+def test_a_ledger_that_is_only_in_a_damaged_group_is_unknown_not_absent() -> None:
+    disk = SimDisk()
+
+    async def main() -> None:
+        async with bookie_on(sim, disk, NO_CHECKPOINT) as bookie:
+            await append(bookie, 5, 0, [b"lost"])
+            await append(bookie, 5, 1, [b"lost"])
+            await append(bookie, 4, 0, [b"only one"])
+            await append(bookie, 6, 0, [b"there"])
+            await bookie.delete(3)
+        content = disk.content(segment_path(1))
+        disk.flip(segment_path(1), content.rindex(GROUP_MAGIC, 0, content.index(b"only one")))
+        async with bookie_on(sim, disk, NO_CHECKPOINT) as bookie:
+            with pytest.raises(CorruptEntryError):
+                await bookie.read(4, 0, 0, 1)
+            with pytest.raises(NoSuchLedgerError):
+                await bookie.read(3, 0, 0, 1)
+            with pytest.raises(NoSuchLedgerError):
+                await bookie.read(7, 0, 0, 1)
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
 def test_reads_stop_before_what_may_be_lost(written: Written) -> None:
     """A gap in an answer means "absent" to the reader, so there must be none over damage."""
     disk = written.disk(written.flipped(written.groups[2]))
@@ -268,7 +306,7 @@ async def two_lives(sim: Simulation, disk: SimDisk) -> None:
         pass
 
 
-@pytest.mark.parametrize("how", ["missing", "empty", "cut"])
+@pytest.mark.parametrize("how", ["missing", "empty", "cut", "another's"])
 def test_lost_segment_is_damage(how: str) -> None:
     disk = SimDisk()
 
@@ -277,15 +315,68 @@ def test_lost_segment_is_damage(how: str) -> None:
         content = disk.content(segment_path(2))
         if how == "missing":
             disk.discard(segment_path(2))
+        elif how == "another's":
+            disk.edit(segment_path(2), disk.content(segment_path(1)))
         else:
             middle_of_the_last = content.index(b"entry-9") + 3
             disk.edit(segment_path(2), content[:middle_of_the_last] if how == "cut" else b"")
-        async with bookie_on(sim, disk, NO_CHECKPOINT) as bookie:
-            assert bookie.recovery.damaged or bookie.recovery.corrupt_entries
-            assert [e for e, _ in await bookie.read(1, 0, 4, 1 << 20)] == [0, 1, 2, 3, 4]
-            with pytest.raises(CorruptEntryError):
-                await bookie.read(1, 9, 9, 1)
-        assert not bookie.recovery.torn
+        found = []
+        for _ in range(3):
+            async with bookie_on(sim, disk, NO_CHECKPOINT) as bookie:
+                found.append((bookie.recovery.damaged, bookie.recovery.corrupt))
+                assert [e for e, _ in await bookie.read(1, 0, 4, 1 << 20)] == [0, 1, 2, 3, 4]
+                with pytest.raises(CorruptEntryError):
+                    await bookie.read(1, 9, 9, 1)
+            assert not bookie.recovery.torn
+        assert found[0] == found[1] == found[2] != ([], [])
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+def test_the_number_of_a_lost_last_segment_is_not_used_again() -> None:
+    """What the note beside the journal names was there, so its entries stay unknown."""
+    disk = SimDisk()
+
+    async def main() -> None:
+        for first in (0, 5):
+            async with bookie_on(sim, disk, NO_CHECKPOINT) as bookie:
+                await append(bookie, 1, first, entries(first, 5))
+        disk.discard(segment_path(2))
+        for life in range(3):
+            async with bookie_on(sim, disk, NO_CHECKPOINT) as bookie:
+                assert [segment for segment, *_ in bookie.recovery.damaged] == [2]
+                with pytest.raises(CorruptEntryError):
+                    await bookie.read(1, 5, 5, 1)
+                await append(bookie, 9 + life, 0, entries(0, 1))
+                for ledger_id in range(9, 10 + life):
+                    assert await bookie.read(ledger_id, 0, 9, 99) == [(0, b"entry-0")]
+            assert segment_path(2) not in disk.files()
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+def test_an_old_note_says_nothing_of_a_segment_that_has_later_ones() -> None:
+    """The system need not have written the newest note when the power fails."""
+    disk, notes = SimDisk(), []
+
+    async def main() -> None:
+        for ledger_id in (1, 2, 3):
+            async with bookie_on(sim, disk, KEPT) as bookie:
+                await append(bookie, ledger_id, 0, entries(0, 5))
+                notes.append(disk.content(NOTE))
+        for going in (2, 4):  # the record of the first removal goes with the segment it is in
+            async with bookie_on(sim, disk, KEPT) as bookie:
+                await append(bookie, 4, 0, entries(0, 1))
+                await bookie.delete(going)
+                await asyncio.sleep(1)
+                assert segment_path(going) not in disk.files()
+        disk.edit(NOTE, notes[1])
+        async with bookie_on(sim, disk, KEPT) as bookie:
+            assert not bookie.recovery.damaged
+            assert segment_path(1) in disk.files()
+            assert await bookie.read(1, 0, 9, 1 << 20) == list(enumerate(entries(0, 5)))
 
     with Simulation() as sim:
         sim.run(main())
