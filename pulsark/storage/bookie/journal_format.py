@@ -176,11 +176,8 @@ def encode_record(
         length = len(payload)
         meta = _LONE_RECORD.pack(*fields, length, length, _crc32c(payload))
     else:
-        lengths = array("I", map(len, payloads))
-        checksums = array("I", map(_crc32c, payloads))
-        if _BIG_ENDIAN:
-            lengths.byteswap()
-            checksums.byteswap()
+        lengths = little_endian(array("I", map(len, payloads)))
+        checksums = little_endian(array("I", map(_crc32c, payloads)))
         length = sum(map(len, payloads))
         meta = b"".join((_RECORD_HEAD.pack(*fields, length), lengths, checksums))
     meta += _pack_crc(_crc32c(meta))
@@ -237,13 +234,9 @@ def decode_table(
         if length != head.body_size:
             raise BadRecordError("record lengths do not add up")
         return (length,), (checksum,)
-    lengths, checksums = array("I"), array("I")
     middle = _RECORD_HEAD_SIZE + 4 * head.entries
-    lengths.frombytes(meta[_RECORD_HEAD_SIZE:middle])
-    checksums.frombytes(meta[middle:])
-    if _BIG_ENDIAN:
-        lengths.byteswap()
-        checksums.byteswap()
+    lengths = from_little_endian("I", meta[_RECORD_HEAD_SIZE:middle])
+    checksums = from_little_endian("I", meta[middle:])
     if sum(lengths) != head.body_size:
         raise BadRecordError("record lengths do not add up")
     return lengths, checksums

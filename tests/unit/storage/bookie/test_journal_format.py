@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
+import sys
 from array import array
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsark.storage.bookie import journal_format
 from pulsark.storage.bookie.journal_format import (
     FORMAT_VERSION,
     GROUP_HEAD_SIZE,
@@ -24,7 +26,9 @@ from pulsark.storage.bookie.journal_format import (
     decode_snapshot,
     decode_table,
     encode_record,
+    from_little_endian,
     group_of,
+    little_endian,
     segment_id_of,
     segment_name,
 )
@@ -135,6 +139,17 @@ def test_snapshot_round_trip(
         decode_snapshot(data[:-1])
     with pytest.raises(BadRecordError):
         decode_snapshot(data + b"\0")
+
+
+def test_numbers_are_turned_round_on_a_machine_of_the_other_byte_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    numbers = array("q", [1, -2, 2**40])
+    stored = little_endian(numbers)
+    monkeypatch.setattr(journal_format, "_BIG_ENDIAN", sys.byteorder == "little")
+    turned = little_endian(numbers)
+    assert struct.unpack("<3q", stored) == struct.unpack(">3q", turned) == tuple(numbers)
+    assert from_little_endian("q", turned) == numbers == array("q", [1, -2, 2**40])
 
 
 def test_segment_names_sort_like_their_numbers() -> None:
