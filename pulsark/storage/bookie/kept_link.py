@@ -96,7 +96,6 @@ class KeptLink(ABC, Generic[C]):
         """Close the connection and stop connecting."""
         self._closed = True
         self._ready.set()
-        self._gone.set()
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):

@@ -285,6 +285,28 @@ def test_it_is_ready_again_when_it_is_back() -> None:
         sim.run(main())
 
 
+@pytest.mark.parametrize("state", ["ending", "away"])
+def test_a_caller_that_waits_hears_at_once_that_it_is_closed(state: str) -> None:
+    async def main() -> None:
+        async with wired(sim) as (wire, remote):
+            if state == "away":
+                await wire.stop()
+            else:
+                channel = remote._reads.channel
+                assert channel is not None
+                channel.error = StorageError("it is ending")
+            waiting = asyncio.create_task(remote.read(7, 0, 0, 1))
+            await asyncio.sleep(0)
+            before = asyncio.get_running_loop().time()
+            await remote.close()
+            with pytest.raises(StorageError, match="closed"):
+                await waiting
+            assert asyncio.get_running_loop().time() - before < 1
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
 def test_another_instance_is_another_bookie() -> None:
     async def main() -> None:
         async with wired(sim) as (wire, remote):
