@@ -251,6 +251,7 @@ def test_tail_knows_the_length_with_the_lac(run: Callable[[Scenario], None]) -> 
                 )
                 assert await future is None
             await append(bookie, 5, 1, entries(1, 1), lac=0, recovery=True)
+            await append(bookie, 5, 2, entries(2, 1), lac=1, recovery=True)
             assert await bookie.tail(5, fence=False) == LedgerTail(1, 2, 14)
         async with harness.bookie() as bookie:
             assert await bookie.tail(5, fence=False) == LedgerTail(1, 2, 14)

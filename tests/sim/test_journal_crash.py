@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import random
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -176,6 +177,7 @@ async def check(bookie: EmbeddedBookie, promises: Promises) -> None:
     report = bookie.recovery
     assert not report.damaged, str(report)
     assert not report.corrupt_entries
+    assert not report.unknown_files
     for ledger_id in {ledger for ledger, _ in promises.sent}:
         held = await read_all(bookie, ledger_id, promises)
         for (ledger, entry_id), payload in promises.sent.items():
@@ -386,6 +388,35 @@ def one_sync_fails(seed: int) -> None:
             bookie = sim.run(open_bookie(sim, disk))
             sim.run(check(bookie, promises))
         recovered(seed, disk.after_crash("none", rng), promises)
+
+
+def a_segment_that_was_not_synced_is_believed(seed: int) -> None:
+    """The sync of a new segment fails, and a kill comes before its file is removed."""
+    rng = random.Random(seed)
+    disk, promises = SimDisk(), Promises()
+    with Simulation(seed) as sim:
+        bookie = sim.run(open_bookie(sim, disk))
+        sim.run(Script(promises, random.Random(seed)).run(bookie, 5))
+        disk = disk.after_crash("all", rng)
+
+    def before_step() -> None:
+        if re.fullmatch(r"\d+ create .*journal", "".join(disk.trace[-3:-2])):
+            disk.before_step = lambda: None  # the next step is the first sync of the segment
+            disk.faulty, disk.sync_errno_once = "/b/journal", errno.EIO
+            disk.crash_at = disk.steps + 2
+
+    disk.before_step = before_step
+    with Simulation(seed) as sim:
+        assert sim.run_until_crash(open_bookie(sim, disk))
+    disk = disk.after_crash("all", rng)
+    with Simulation(seed) as sim:
+        sim.run(check(sim.run(open_bookie(sim, disk)), promises))
+    recovered(seed, disk.after_crash("none", rng), promises)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_segment_whose_first_sync_failed_is_written_again_with_its_head(seed: int) -> None:
+    a_segment_that_was_not_synced_is_believed(seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

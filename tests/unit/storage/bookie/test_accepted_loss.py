@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 
 import pytest
@@ -20,7 +21,8 @@ from tests.sim.bookies import (
     entries,
     segment_path,
 )
-from tests.sim.disk import SimDisk
+from tests.sim.disk import SURVIVALS, SimDisk
+from tests.sim.loop import SimulatedCrash
 from tests.sim.simulation import Simulation
 
 SETTINGS = JournalSettings(checkpoint_bytes=1)
@@ -143,6 +145,49 @@ def test_damage_that_comes_later_is_not_covered() -> None:
         "entries": [[1, 2], [1, 4]],
         "acceptedAt": 17,
     }
+
+
+def test_a_range_that_is_damaged_later_is_not_covered() -> None:
+    disk = written()
+    places = [disk.content(segment_path(1)).index(b"entry-%d" % n) - 20 for n in (1, 3)]
+    for place in places:
+        disk.flip(segment_path(1), place)
+        ((_, start, end),) = recovered(disk).report.damaged
+        assert start <= place < end
+        give_up_everything(disk)
+        assert not recovered(disk).report.damaged
+
+
+def test_a_crash_while_a_loss_is_accepted_leaves_it_unknown_or_given_up() -> None:
+    def begun() -> SimDisk:
+        disk = written()
+        content = disk.content(segment_path(1))
+        disk.flip(segment_path(1), content.rindex(GROUP_MAGIC, 0, content.index(b"entry-3")) + 9)
+        return disk
+
+    def accept(disk: SimDisk) -> None:
+        accept_loss(disk, JOURNAL_DIR, LEDGER_DIR, 1, AcceptedLoss([(0, 1 << 20)], [], 17))
+
+    async def main(disk: SimDisk) -> bool:
+        is_given_up = not recovered(disk).report.damaged  # as the operator sees it
+        async with bookie_on(sim, disk, SETTINGS) as bookie:
+            with pytest.raises(NoSuchEntryError if is_given_up else CorruptEntryError):
+                await bookie.read(1, 3, 3, 1)
+        return is_given_up
+
+    whole = begun()
+    before = whole.steps
+    accept(whole)
+    given_up = set()
+    for step in range(before + 1, whole.steps + 2):
+        for survival in SURVIVALS:
+            disk = begun()
+            disk.crash_at = step
+            with contextlib.suppress(SimulatedCrash):
+                accept(disk)
+            with Simulation() as sim:
+                given_up.add(sim.run(main(disk.after_crash(survival, sim.rng))))
+    assert given_up == {False, True}
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"version": 2}', b'{"version": 1, "ranges": 1}'])

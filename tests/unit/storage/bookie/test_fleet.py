@@ -27,7 +27,7 @@ from pulsark.storage.bookie.fleet import (
 from pulsark.storage.bookie.journal_format import RECORD_OVERHEAD
 from pulsark.storage.bookie.journal_settings import JournalSettings
 from tests.sim.bookies import append, append_later
-from tests.sim.disk import SimDisk
+from tests.sim.disk import SURVIVALS, SimDisk, Survival
 from tests.sim.simulation import Simulation
 
 
@@ -76,6 +76,37 @@ def test_an_empty_disk_never_answers_under_the_old_name(tmp_path: Path) -> None:
     assert first == "bookie-1"
     assert second not in ("bookie-1", "bookie-2")
     assert names(tmp_path, metadata) == [first, second]
+
+
+@pytest.mark.parametrize("disk_was_lost", [False, True])
+@pytest.mark.parametrize("survival", SURVIVALS)
+def test_a_crash_in_the_first_start_on_a_disk_is_repaired_by_the_second(
+    survival: Survival, disk_was_lost: bool
+) -> None:
+    home = [BookieHome("/0/journal", "/0/ledgers")]
+
+    async def start(sim: Simulation, disk: SimDisk, metadata: MemoryMetadataStore) -> list[str]:
+        fleet = await open_fleet(home, JournalSettings(), metadata, sim.runtime(disk))
+        return list(fleet)
+
+    steps = 0
+    while True:
+        steps += 1
+        metadata, disk = MemoryMetadataStore(), SimDisk()
+        if disk_was_lost:
+            with Simulation() as sim:
+                sim.run(start(sim, SimDisk(), metadata))
+        disk.crash_at = steps
+        with Simulation() as sim:
+            if not sim.run_until_crash(start(sim, disk, metadata)):
+                break
+            after = disk.after_crash(survival, sim.rng)
+        with Simulation() as sim:
+            (name,) = sim.run(start(sim, after, metadata))
+            assert (name == "bookie-1") != disk_was_lost
+        with Simulation() as sim:
+            assert sim.run(start(sim, after.after_crash("all", sim.rng), metadata)) == [name]
+    assert steps > 10
 
 
 @pytest.mark.parametrize("away", ["a link that leads nowhere", "a file"])

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+import asyncio
+
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pulsark.storage.bookie.index import EXTENT_BYTES, BookieIndex, SegmentState
 from pulsark.storage.bookie.index_checkpoint import (
+    CHECKPOINT_NAME,
     Checkpoint,
     CheckpointDraft,
+    Checkpointer,
     JournalOffset,
     load_checkpoint,
 )
+from pulsark.storage.bookie.journal_settings import JournalSettings
 from tests.sim.disk import SimDisk
+from tests.sim.simulation import Simulation
 
 INSTANCE = b"0123456789abcdef"
 
@@ -99,6 +105,7 @@ def test_segments_count_their_extents(script: list[tuple[str, int, int, int]]) -
 
 
 @given(operations, st.integers(0, 40))
+@example([("add", 1, 1, 100), ("add", 0, 1, 100)], 0)
 def test_applying_a_part_again_changes_nothing(
     script: list[tuple[str, int, int, int]], start: int
 ) -> None:
@@ -165,6 +172,33 @@ def test_checkpoint_round_trip(script: list[tuple[str, int, int, int]]) -> None:
         assert list(other.extents()) == list(state.extents())
         for name in ("fenced", "released", "last_confirmed", "confirmed_bytes", "last_entry"):
             assert getattr(other, name) == getattr(state, name)
+
+
+def test_what_a_checkpoint_may_hold_keeps_its_tombstone() -> None:
+    """A ledger is deleted after its slice was encoded; then the journal goes on elsewhere."""
+    index, _ = play([("add", 0, 3, 100)])
+    disk = SimDisk()
+    disk.make_dirs("/ledgers")
+
+    async def main() -> None:
+        one_a_turn = JournalSettings(ledgers_a_turn=1)
+        checkpointer = Checkpointer(index, "/ledgers", INSTANCE, one_a_turn, sim.runtime(disk))
+        index.fence(8)
+        checkpointer.journal_grew(JournalOffset(1, 100), 100, 1)
+        writing = asyncio.ensure_future(checkpointer.write(sim.runtime(disk).new_worker("w")))
+        await asyncio.sleep(0)
+        index.delete(7, 1)
+        index.segments[2] = SegmentState(2, 0, 0)
+        checkpointer.journal_grew(JournalOffset(2, 100), 100, 1)
+        await writing
+        index.segment_removed(1)
+        assert index.tombstones == {7: 1}
+
+    with Simulation() as sim:
+        sim.run(main())
+    loaded = load_checkpoint(disk, f"/ledgers/{CHECKPOINT_NAME}", INSTANCE)
+    assert isinstance(loaded, Checkpoint)
+    assert 7 in loaded.index.ledgers
 
 
 def test_a_bad_checkpoint_is_refused_with_its_reason() -> None:

@@ -16,6 +16,7 @@ from pulsark.errors import (
 )
 from pulsark.limits import METADATA_MARK_SECONDS
 from pulsark.storage.bookie.bookie import EntryRun
+from pulsark.storage.bookie.journal import LAST_PART
 from pulsark.storage.bookie.journal_settings import JournalSettings
 from tests.sim.bookies import (
     JOURNAL_DIR,
@@ -213,6 +214,46 @@ def test_a_mark_that_found_no_room_does_not_take_the_place_of_a_later_one() -> N
             disk.capacity = 1000 * KIB
             await append(bookie, 1, 1, entries(1, 1), reserve=True)
             assert bookie.mark == 8
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+def test_a_mark_goes_ahead_of_all_groups_of_what_waits() -> None:
+    disk = SimDisk()
+
+    async def main() -> None:
+        async with bookie_on(sim, disk, JournalSettings(max_group_bytes=1000)) as bookie:
+            on_its_way = append_later(bookie, 1, 0, entries(0, 1))
+            bookie.flush()
+            waiting = [append_later(bookie, 1, n, [b"x" * 900]) for n in (1, 2, 3)]
+            bookie.note_mark(7)
+            assert await on_its_way is None
+            assert await waiting[0] is None
+            assert not waiting[2].done()
+            assert bookie.mark == 7
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
+def test_cursors_leave_the_last_part_of_the_reserve_to_what_frees_space() -> None:
+    disk = full_disk()
+
+    async def main() -> None:
+        async with bookie_on(sim, disk, SMALL) as bookie:
+            held = await fill(bookie, 1)
+            taken = 0
+            while await append_later(bookie, 2, taken, [b"x" * 100], reserve=True) is None:
+                taken += 1
+            free, total = disk.space("/")
+            assert taken > 10
+            assert free >= SMALL.reserve(total) // LAST_PART - KIB
+            await bookie.tail(3, fence=True)
+            await append(bookie, 1, held, [b"recovered"], recovery=True)
+            await bookie.delete(1)
+            await asyncio.sleep(1)
+            await append(bookie, 4, 0, [b"there is room"])
 
     with Simulation() as sim:
         sim.run(main())

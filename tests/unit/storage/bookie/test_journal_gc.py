@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import random
+from dataclasses import replace
 
 import pytest
 
-from pulsark.errors import CorruptEntryError, EntrySealedError, LedgerFencedError, NoSuchLedgerError
+from pulsark.errors import (
+    CorruptEntryError,
+    EntrySealedError,
+    LedgerFencedError,
+    NoSuchLedgerError,
+    StorageFullError,
+)
 from pulsark.storage.bookie.bookie import LedgerTail
 from pulsark.storage.bookie.embedded import EmbeddedBookie
 from pulsark.storage.bookie.journal_format import GROUP_MAGIC
@@ -93,6 +102,89 @@ def test_live_remains_are_copied_forward() -> None:
         sim.run(main())
 
 
+MOMENTS = 20
+"""Turns of the loop in which a segment is surely emptied and removed."""
+
+
+async def one_segment_to_empty(bookie: EmbeddedBookie) -> None:
+    """Ledger 7 has an entry beside much that goes; the second segment has no room for it."""
+    await append(bookie, 7, 0, [b"x" * 1200])
+    for n in range(5):
+        await append(bookie, 8, n, [b"x" * 1000])
+    await append(bookie, 9, 0, [b"x" * 7000])
+    await append(bookie, 9, 1, [b"x" * 300])
+
+
+@pytest.mark.parametrize("turns", range(MOMENTS))
+def test_a_deletion_that_finds_no_room_while_it_is_copied_loses_nothing(turns: int) -> None:
+    disk = SimDisk()
+
+    async def main() -> None:
+        async with bookie_on(sim, disk, SETTINGS) as bookie:
+            await one_segment_to_empty(bookie)
+            await bookie.delete(8)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            disk.capacity = disk.used()
+            deleted = False
+            with contextlib.suppress(StorageFullError):
+                await bookie.delete(7)
+                deleted = True
+            disk.capacity = None
+            await asyncio.sleep(1)
+        async with bookie_on(sim, disk, SETTINGS) as bookie:
+            assert not bookie.recovery.damaged
+            if not deleted:
+                assert await bookie.read(7, 0, 0, 1) == [(0, b"x" * 1200)]
+
+    with Simulation(turns, prompt=1) as sim:
+        sim.run(main())
+
+
+@pytest.mark.parametrize("turns", range(MOMENTS))
+def test_a_read_that_meets_the_removal_of_a_segment_finds_the_copy(turns: int) -> None:
+    disk = SimDisk()
+
+    async def main() -> None:
+        async with bookie_on(sim, disk, SETTINGS) as bookie:
+            await one_segment_to_empty(bookie)
+            await bookie.delete(8)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            before = [asyncio.ensure_future(bookie.read(9, 0, 0, 1)) for _ in range(20)]
+            await asyncio.sleep(0)
+            assert await bookie.read(7, 0, 0, 1) == [(0, b"x" * 1200)]
+            await asyncio.gather(*before)
+            assert segments(disk)[0] == 2
+
+    with Simulation(turns, prompt=1) as sim:
+        sim.run(main())
+
+
+def test_a_segment_that_cannot_be_unlinked_goes_with_the_next_start() -> None:
+    disk = SimDisk()
+    settings = replace(SETTINGS, checkpoint_bytes=1)
+
+    async def main() -> None:
+        async with bookie_on(sim, disk, settings) as bookie:
+            await one_segment_to_empty(bookie)
+            disk.name_errno, disk.faulty = errno.EIO, segment_path(1)
+            await bookie.delete(7)
+            await bookie.delete(8)
+            await asyncio.sleep(1)
+            await append(bookie, 9, 2, [b"x"])
+            await asyncio.sleep(1)
+            assert segments(disk) == [1, 2]
+            disk.name_errno = 0
+        async with bookie_on(sim, disk, settings) as bookie:
+            assert bookie.recovery.checkpoint == "used"
+            assert not bookie.recovery.unknown_files
+            assert segments(disk)[0] == 2
+
+    with Simulation() as sim:
+        sim.run(main())
+
+
 def test_small_segments_full_of_live_entries_are_not_copied_in_circles() -> None:
     disk = SimDisk()
     settings = JournalSettings(journal_max_size=8192, compact_bytes=1 << 20)
@@ -140,7 +232,7 @@ def test_a_damaged_segment_outlives_all_ledgers_of_its_time() -> None:
         async with bookie_on(sim, disk, SETTINGS) as bookie:
             for n in range(4):
                 await append(bookie, 1, n, entries(n, 1))
-            await append(bookie, 2, 0, entries(0, 1))
+            await bookie.tail(2, fence=True)
         content = disk.content(segment_path(1))
         disk.flip(segment_path(1), content.index(GROUP_MAGIC, content.index(GROUP_MAGIC) + 1))
         async with bookie_on(sim, disk, SETTINGS) as bookie:
