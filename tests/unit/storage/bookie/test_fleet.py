@@ -26,6 +26,7 @@ from pulsark.storage.bookie.fleet import (
 )
 from pulsark.storage.bookie.journal_format import RECORD_OVERHEAD
 from pulsark.storage.bookie.journal_settings import JournalSettings
+from pulsark.storage.bookie.records import is_lost
 from tests.sim.bookies import append, append_later
 from tests.sim.disk import SURVIVALS, SimDisk, Survival
 from tests.sim.simulation import Simulation
@@ -76,6 +77,13 @@ def test_an_empty_disk_never_answers_under_the_old_name(tmp_path: Path) -> None:
     assert first == "bookie-1"
     assert second not in ("bookie-1", "bookie-2")
     assert names(tmp_path, metadata) == [first, second]
+    found = [asyncio.run(is_lost(name, metadata)) for name in ("bookie-1", "bookie-2", second)]
+    assert found == [False, True, False]
+
+
+def test_without_records_no_bookie_is_known_to_be_lost() -> None:
+    """A ledger's end is decided by this: what may come back must not count as lost."""
+    assert not asyncio.run(is_lost("bookie-1", MemoryMetadataStore()))
 
 
 @pytest.mark.parametrize("disk_was_lost", [False, True])
