@@ -231,7 +231,7 @@ class TableBrokers:
     async def take(self, broker: Broker, partition: int, before: Broker) -> None:
         """A partition's bundle moves; the former owner does not know it yet."""
         bundle = await broker.ownership.bundle_named(self.name(partition))
-        await before.ownership._claims.end(bundle)
+        await before.ownership._claims.end(before.ownership.guard_of(bundle))
         await broker.ownership.claim(bundle)
 
     # -- what there is ---
@@ -324,7 +324,7 @@ class ThreeBrokers:
         if in_order:
             await before.bundle_release.release(bundle)
         else:  # it does not know
-            await before.ownership._claims.end(bundle)
+            await before.ownership._claims.end(before.ownership.guard_of(bundle))
         await self.claim(to, name)
 
 

@@ -23,7 +23,12 @@ from pulsark.errors import (
     ServerError,
 )
 from pulsark.metadata.changes import Change, Check, Delete, Put
-from pulsark.metadata.paths import assigned_bundle_path, bundle_epoch_path, bundle_owner_path
+from pulsark.metadata.paths import (
+    assigned_bundle_path,
+    bundle_counted_at,
+    bundle_epoch_path,
+    bundle_owner_path,
+)
 from pulsark.metadata.store import ABSENT, ANY_VERSION, MetadataStore
 
 if TYPE_CHECKING:
@@ -79,7 +84,7 @@ class BundleClaims:
             self._own.broker_id, bundle
         ):
             # Only now: a policy that is set later moves what it finds claimed.
-            await self.end(bundle)
+            await self.end(Check(bundle_epoch_path(bundle), version))
             raise _not_here(f"Namespace isolation policies keep bundle {bundle} away from here")
         return version
 
@@ -155,8 +160,8 @@ class BundleClaims:
             return True  # it is looked at again
         return True
 
-    async def end(self, bundle: str, to: str = "") -> None:
-        """Give a claim up; ``to`` a broker, that is told so.
+    async def end(self, guard: Check, to: str = "") -> None:
+        """Give up the claim of a guard, not a later one; ``to`` a broker, that is told so.
 
         Others are told to wait for this: it is tried for as long as the session lasts. A process
         that is about to end leaves it to its session if the store is away: ``MetadataError``.
@@ -164,39 +169,43 @@ class BundleClaims:
         while not self._metadata.session.has_ended:
             self._check_not_in_vain()
             try:
-                if await self._try_to_end(bundle, to):
+                if await self._try_to_end(guard, to):
                     return
             except (MetadataRefusedError, CorruptMetadataError):
                 if not self._metadata.session.has_ended:
                     raise
             except MetadataError as error:
+                bundle = bundle_counted_at(guard.path)
                 log.warning("the release of bundle %s was not answered: %s", bundle, error)
                 await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _try_to_end(self, bundle: str, to: str) -> bool:
+    async def _try_to_end(self, guard: Check, to: str) -> bool:
+        bundle = bundle_counted_at(guard.path)
         path = bundle_owner_path(bundle)
         found = await self._metadata.get(path)
         if found is None or BundleOwner.decode(found.value).instance != self._instance:
             return True  # an attempt that nobody answered, or it was lost
-        changes: list[Change] = [Delete(path, found.version)]
+        changes: list[Change] = [guard, Delete(path, found.version)]
         if to:
             note = Assigned(to, self._clock.now_ms()).encode()
             changes.append(Put(assigned_bundle_path(bundle), note, ANY_VERSION))
         try:
             await self._metadata.commit(changes)
-        except BadVersionError:
-            return False
+        except BadVersionError as error:
+            return error.path == guard.path  # it was lost, and claimed here once more
         return True
 
-    async def tell_leaving(self, bundle: str) -> None:
+    async def tell_leaving(self, guard: Check) -> None:
         """What lookups elsewhere say; nothing else depends on it."""
+        bundle = bundle_counted_at(guard.path)
         path = bundle_owner_path(bundle)
         leaving = replace(self._own, leaving=True)
         try:
             self._check_not_in_vain()
             found = await self._metadata.get(path)
             if found is not None and BundleOwner.decode(found.value).instance == self._instance:
-                await self._metadata.put(path, leaving.encode(), found.version, ephemeral=True)
+                told = Put(path, leaving.encode(), found.version, ephemeral=True)
+                await self._metadata.commit((guard, told))
         except MetadataError as error:
             log.debug("others do not hear that bundle %s is released: %s", bundle, error)
 

@@ -194,9 +194,7 @@ class Ownership:
         """Whoever asked for it may be gone: a failure is forgotten here."""
         if claiming.cancelled() or claiming.exception() is not None:
             self.counts.refused_claims += 1
-            held = self._held.get(bundle)
-            if held is not None and held.claiming is claiming:
-                del self._held[bundle]
+            self._held.pop(bundle, None)
             return
         self.counts.claims += 1
         self.gained(bundle)
@@ -222,10 +220,11 @@ class Ownership:
         if held is None or held.leaving:
             return False
         await asyncio.wait((held.claiming,))
-        if held.guard_version is None or self._held.get(bundle) is not held or held.leaving:
+        guard = _guard(bundle, held)
+        if guard is None or self._held.get(bundle) is not held or held.leaving:
             return False
         held.leaving = True
-        await self._claims.tell_leaving(bundle)
+        await self._claims.tell_leaving(guard)
         return True
 
     async def leave(self, bundle: str, to: str = "") -> None:
@@ -234,10 +233,11 @@ class Ownership:
         When this returns, it is another's or nobody's, or will be with the end of this session.
         """
         held = self._held.get(bundle)
-        if held is None:
-            return
+        guard = None if held is None or not held.leaving else _guard(bundle, held)
+        if guard is None:
+            return  # it was lost meanwhile, and perhaps claimed once more
         try:
-            await self._claims.end(bundle, to)
+            await self._claims.end(guard, to)
         finally:
             if self._held.get(bundle) is held:
                 del self._held[bundle]
@@ -248,8 +248,8 @@ class Ownership:
         ``parts``: the versions of the records that count their claims.
         """
         held = self._held.get(bundle)
-        if held is None or not held.leaving or self._metadata.session.has_ended:
-            return  # it was lost meanwhile, and so are they
+        if held is None or not held.leaving:
+            return  # it was lost meanwhile
         del self._held[bundle]
         for part, version in parts.items():
             found = self._held.get(part)

@@ -87,10 +87,8 @@ class PolicyUpdates:
                 await topic.policies_obeyed()
 
     def _namespace_changed(self, path: str) -> None:
-        name = policies_at(path)
-        # Tenants are above their namespaces, and have no policies.
-        if "/" in name:
-            self._spawn(partial(self.refresh_namespace, name))
+        # Tenants are above their namespaces, and have no topics.
+        self._spawn(partial(self.refresh_namespace, policies_at(path)))
 
     def _topic_changed(self, path: str) -> None:
         base = TopicName.parse(topic_at(TOPIC_POLICIES, path))

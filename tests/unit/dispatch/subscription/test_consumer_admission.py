@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -304,6 +306,75 @@ async def test_a_place_is_free_again_when_the_subscription_cannot_be_made(broker
     assert await client.subscribe(TOPIC, "s1") != 0
     topic(broker).registry.create = create
     assert await other.subscribe(TOPIC, "s2") == 0
+
+
+MOST, MOST_OF_HOST, MOST_OF_SUBSCRIPTION = 5, 3, 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+@scenario(
+    maxConsumersPerTopic=MOST,
+    maxSameAddressConsumersPerTopic=MOST_OF_HOST,
+    maxConsumersPerSubscription=MOST_OF_SUBSCRIPTION,
+)
+async def test_there_are_never_more_consumers_than_may_be(
+    broker: BrokerInMemory, seed: int
+) -> None:
+    """Compare with a list of places. Who comes has one at once, while its subscription is made."""
+    chance = random.Random(seed)
+    await Client(broker).produce(TOPIC, 1)
+    places: dict[Client, str] = {}
+    making: dict[str, tuple[Client, asyncio.Future[None]]] = {}
+    names: list[str] = []
+    create, refused = topic(broker).registry.create, 0
+
+    async def slow_create(name: str, *given: Any, **fields: Any):
+        await making[name][1]
+        return await create(name, *given, **fields)
+
+    topic(broker).registry.create = slow_create
+    for step in range(80):
+        there = [client for client in places if client not in [each for each, _ in making.values()]]
+        match chance.choice(["comes", "comes", "joins", "is made", "fails", "leaves"]):
+            case "comes" | "joins" as how:
+                name = chance.choice(names) if how == "joins" and names else f"s{step}"
+                client = Client(broker)
+                client.connection.client.host = host = chance.choice(["10.0.0.1", "10.0.0.2"])
+                of_host = sum(each.connection.client.host == host for each in places)
+                has_room = len(places) < MOST and of_host < MOST_OF_HOST
+                joins = name in names
+                members = Counter(places.values())[name]
+                if has_room and not joins:
+                    making[name] = client, asyncio.get_running_loop().create_future()
+                client.send(client.subscribe_command(TOPIC, name, kind=SHARED))
+                if has_room and (not joins or members < MOST_OF_SUBSCRIPTION):
+                    places[client] = name
+                    await (client.outcome() if joins else asyncio.sleep(0.01))
+                else:
+                    assert await client.outcome() == ServerError.ConsumerBusy
+                    refused += 1
+            case "is made" | "fails" as how if making:
+                name = chance.choice(list(making))
+                client, made = making[name]
+                if how == "fails":
+                    made.set_exception(StorageError("no disk"))
+                    del places[client]
+                else:
+                    made.set_result(None)
+                    names.append(name)
+                assert (await client.outcome() != 0) == (how == "fails")
+                del making[name]
+            case "leaves" if there:
+                client = chance.choice(there)
+                await client.close()
+                del places[client]
+        everyone = Counter(places.values())
+        found = topic(broker).subscriptions.items()
+        counts = {name: subscription.type.consumer_count for name, subscription in found}
+        assert counts == {name: everyone[name] for name in names}
+    assert refused
+    for _, made in making.values():
+        made.cancel()
 
 
 @scenario(maxConsumersPerConnection=2)

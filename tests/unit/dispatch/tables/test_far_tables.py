@@ -143,7 +143,7 @@ async def test_a_stale_owner_of_the_table_commits_nothing(brokers: TableBrokers)
     await sealed(brokers)
     await published(brokers)
     bundle = await brokers.a.ownership.bundle_named(BASE)
-    await brokers.a.ownership._claims.end(bundle)
+    await brokers.a.ownership._claims.end(brokers.a.ownership.guard_of(bundle))
     await brokers.b.ownership.claim(bundle)
     with pytest.raises(PulsarkError):  # it has the table open, and has not heard of it
         await brokers.seal(brokers.a, 0, 2)
@@ -293,7 +293,7 @@ class Moving:
         if self.rng.random() < 0.5:
             await before.bundle_release.release(bundle)
         else:  # it does not know
-            await before.ownership._claims.end(bundle)
+            await before.ownership._claims.end(before.ownership.guard_of(bundle))
         await self.claim(after, name)
 
     async def seal(self, number: int) -> None:
@@ -411,7 +411,7 @@ def test_a_repair_that_is_broken_off_is_done_by_the_next_one(step: str, event: s
                 owners[1] = a
             else:
                 bundle = await a.ownership.bundle_named(BASE)
-                await a.ownership._claims.end(bundle)
+                await a.ownership._claims.end(a.ownership.guard_of(bundle))
                 await b.ownership.claim(bundle)
                 table = b
 

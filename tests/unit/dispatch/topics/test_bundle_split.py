@@ -166,8 +166,9 @@ async def test_a_claim_that_began_before_the_split_is_not_made(broker) -> None:
     assert refused == {True, False}
 
 
+@pytest.mark.parametrize("keep", [True, False])
 @scenario()
-async def test_a_later_namespace_of_the_name_has_the_bundle_again(broker) -> None:
+async def test_a_later_namespace_of_the_name_has_the_bundle_again(broker, keep) -> None:
     client = await busy(broker)
     one = broker.broker
     await one.bundle_split.split(WHOLE, MIDDLE, keep=True)
@@ -179,9 +180,10 @@ async def test_a_later_namespace_of_the_name_has_the_bundle_again(broker) -> Non
     await one.resources.namespaces.create(NAMESPACE)
     client = await busy(broker)
     assert one.ownership.has(WHOLE)
-    await one.bundle_split.split(WHOLE, MIDDLE, keep=True)
+    await one.bundle_split.split(WHOLE, MIDDLE, keep=keep)
     client.hang_up()
-    assert one.ownership.guard_of(HALVES[0]).expected_version > stale.expected_version
+    assert one.ownership.owned() == (HALVES if keep else [])
+    assert await one.ownership.claim(HALVES[0]) > stale.expected_version
     await check_all_is_there([broker])
 
 

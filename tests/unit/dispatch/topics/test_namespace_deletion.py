@@ -207,6 +207,22 @@ def test_two_brokers_that_are_told_to_delete_it_both_say_that_it_is_gone(turns: 
     both.close()
 
 
+@pytest.mark.parametrize("turns", range(0, 24, 2))
+def test_two_brokers_that_delete_an_empty_one_both_say_that_it_is_gone(turns: int) -> None:
+    both = TwoBrokers()
+    both.run(both.a.broker.resources.namespaces.create(NAMESPACE))
+
+    async def delete() -> None:
+        first = asyncio.create_task(both.a.broker.namespace_deletion.delete(NAMESPACE, force=False))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await asyncio.gather(both.b.broker.namespace_deletion.delete(NAMESPACE, force=False), first)
+
+    both.run(delete())
+    assert both.run(both.b.broker.resources.namespaces.get(NAMESPACE)) is None
+    both.close()
+
+
 @pytest.mark.parametrize("deleted", [3, len(TOPICS)])
 @pytest.mark.parametrize("made", [0, len(TOPICS)])
 def test_one_that_another_broker_has_deleted_and_that_was_made_anew_stays(

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import random
+from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
@@ -16,9 +19,11 @@ from pulsark.errors import (
     ClientError,
     CorruptMetadataError,
     MetadataError,
+    OutcomeUnknownError,
     PulsarkError,
     ServerError,
 )
+from pulsark.metadata.changes import Change
 from pulsark.metadata.namespaces import Namespace, even_boundaries
 from pulsark.metadata.paths import BUNDLE_OWNERS, bundle_epoch_path, bundle_owner_path
 from pulsark.metadata.store import Versioned
@@ -28,6 +33,7 @@ from tests.support.faulty_metadata import Fate
 
 NAME = topic(0)
 UNHEARD = (Fate.NEVER, Fate.UNHEARD, Fate.LATE)
+TURNS = (0, 1, 2, 5, 20, 200)
 FATES = list(itertools.product(UNHEARD, repeat=2))
 
 
@@ -98,6 +104,44 @@ def test_a_release_that_nobody_answered_is_made_once(fates: tuple[Fate, ...]) ->
         found = await one.owners.of(bundle)
         assert found is not None
         assert found.broker_id == two.id
+
+    asyncio.run(scenario())
+
+
+def test_a_release_that_is_tried_again_late_does_not_end_the_next_claim() -> None:
+    """It was made and not answered. Then the bundle was another broker's, and came back."""
+
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        bundle = await one.ownership.own(NAME)
+        former = one.ownership.guard_of(bundle)
+        await one.ownership.begin_leaving(bundle)
+        reached, go_on, read, reads = asyncio.Event(), asyncio.Event(), one.store.get, 0
+
+        async def slow(path: str) -> Versioned | None:
+            nonlocal reads
+            reads += path == bundle_owner_path(bundle)
+            if reads == 2:
+                reached.set()
+                await go_on.wait()
+            return await read(path)
+
+        one.store.get = slow
+        one.store.fates.append(Fate.UNHEARD)
+        leaving = asyncio.create_task(one.ownership.leave(bundle))
+        await reached.wait()
+        await two.ownership.own(NAME)
+        one.store.get = read
+        await one.ownership.doubt(former)
+        await two.ownership.begin_leaving(bundle)
+        await two.ownership.leave(bundle)
+        guard = await one.ownership.guard(NAME)
+        go_on.set()
+        await leaving
+        assert one.ownership.has(bundle)
+        assert one.ownership.guard_of(bundle) == guard
+        with pytest.raises(ClientError, match="owned by another broker"):
+            await two.ownership.own(NAME)
 
     asyncio.run(scenario())
 
@@ -319,6 +363,157 @@ def test_what_a_former_process_of_the_broker_has_is_no_obstacle() -> None:
         with pytest.raises(ClientError, match="owned by another"):
             await two.ownership.own(NAME)
         await again.store.commit((guard,))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("whole", ["leaving", "held", "lost", "session over"])
+@pytest.mark.parametrize("part", ["nobody's", "former", "the same", "newer", "being claimed"])
+@pytest.mark.parametrize("is_claimed", [True, False])
+def test_after_a_split_the_broker_has_the_parts_that_are_its_own(
+    whole: str, part: str, is_claimed: bool
+) -> None:
+    """Compare with a table: a part that was claimed later stays, a former one goes."""
+
+    async def scenario() -> None:
+        (one,) = await nodes(1)
+        bundle = await one.ownership.own(NAME)
+        half = f"{bundle[:-10]}0x00000001"
+        is_there = part not in ("nobody's", "being claimed")
+        before = await one.ownership.claim(half) if is_there else None
+        version = (before or 0) + {"former": 1, "newer": -1}.get(part, 0)
+        guard = one.ownership.guard_of(bundle)
+        assert guard is not None
+        if whole == "lost":
+            one.ownership.lost(guard)
+        elif whole != "held":
+            await one.ownership.begin_leaving(bundle)
+        if whole == "session over":
+            one.store.expire()
+        if part == "being claimed":
+            claiming = asyncio.create_task(one.ownership.claim(half))
+            await asyncio.sleep(0)
+        gained: list[str] = []
+        one.ownership.gained = gained.append
+        one.ownership.divided(bundle, {half: version}, [half] if is_claimed else [])
+        found = one.ownership.guard_of(half)
+        if whole != "leaving":
+            expected = None if whole == "session over" else before
+            assert gained == []
+        elif part in ("nobody's", "former"):
+            expected = version if is_claimed else None
+            assert gained == ([half] if is_claimed else [])
+            assert not one.ownership.is_leaving(bundle)
+        else:
+            expected = before
+            assert gained == []
+        assert (found and found.expected_version) == expected
+        if part == "being claimed" and whole != "session over":
+            assert await claiming == one.ownership.guard_of(half).expected_version
+
+    asyncio.run(scenario())
+
+
+class Hesitant:
+    """Lets the calls of a node's store take a few turns of the loop, before and after."""
+
+    def __init__(self, node: Node, chance: random.Random) -> None:
+        self._store, self._chance = node.store, chance
+        self._get, self._commit = node.store.get, node.store.commit
+        self.answers = False
+        """Whether the outcome of each write is told."""
+        node.store.get, node.store.commit = self.get, self.commit
+
+    async def get(self, path: str) -> Versioned | None:
+        await turns(self._chance.choice(TURNS))
+        found = await self._get(path)
+        await turns(self._chance.choice(TURNS))
+        return found
+
+    async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
+        await turns(self._chance.choice(TURNS))
+        if not self.answers and not self._chance.randrange(3):
+            self._store.fates.append(self._chance.choice([Fate.NEVER, Fate.UNHEARD]))
+        try:
+            return await self._commit(changes)
+        except OutcomeUnknownError:
+            await turns(self._chance.choice([0, 1000]))  # it takes a while to give up
+            raise
+        finally:
+            await turns(self._chance.choice(TURNS))
+
+
+@pytest.mark.parametrize("seed", [*range(20), 126, 313, 401])
+def test_a_bundle_that_a_broker_has_is_its_own_in_the_store(seed: int) -> None:
+    """Requests at both brokers meet each other, in a slow store that does not answer all writes."""
+
+    async def scenario() -> None:
+        chance = random.Random(seed)
+        found = await nodes(2)
+        tree = found[0].store.tree
+        bundle = await found[0].ownership.bundle_named(NAME)
+        left: set[int] = set()
+        stores = [Hesitant(node, chance) for node in found]
+
+        def check() -> None:
+            for node in found:
+                if node.ownership.has(bundle):
+                    owner = tree.get(bundle_owner_path(bundle))
+                    guard = node.ownership.guard_of(bundle)
+                    assert json.loads(owner.value)["instance"] == node.ownership.instance
+                    assert tree.get(guard.path).version == guard.expected_version
+
+        async def claims(node: Node) -> None:
+            with suppress(ClientError):
+                version = await node.ownership.claim(bundle)
+                assert node.ownership.has(bundle)
+                assert node.ownership.guard_of(bundle).expected_version == version
+                assert version not in left
+
+        async def releases(node: Node) -> None:
+            if await node.ownership.begin_leaving(bundle):
+                guard = node.ownership.guard_of(bundle)
+                assert guard is None or guard.expected_version not in left
+                left.update([] if guard is None else [guard.expected_version])
+                await turns(chance.choice(TURNS))
+                await node.ownership.leave(bundle, chance.choice(["", *(n.id for n in found)]))
+
+        async def doubts(node: Node) -> None:
+            guard = node.ownership.guard_of(bundle)
+            if guard is not None:
+                await turns(chance.choice(TURNS))
+                is_over = tree.get(guard.path).version != guard.expected_version
+                await node.ownership.doubt(guard)
+                assert not is_over or node.ownership.guard_of(bundle) != guard
+
+        tasks: list[asyncio.Task[None]] = []
+        for _ in range(100):
+            node, action = (
+                chance.choice(found),
+                chance.choice([claims, claims, claims, releases, doubts, doubts]),
+            )
+            tasks.append(asyncio.create_task(action(node)))
+            for _ in range(chance.choice(TURNS)):
+                await asyncio.sleep(0)
+                check()
+        await asyncio.gather(*tasks)
+        for store in stores:
+            store.answers = True
+        await asyncio.gather(*map(claims, found))
+        check()
+        assert len(owners_of(found, bundle)) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_claim_is_refused_if_the_session_may_be_over_when_it_is_answered() -> None:
+    async def scenario() -> None:
+        (one,) = await nodes(1)
+        claiming = asyncio.create_task(one.ownership.own(NAME))
+        await asyncio.sleep(0)
+        one.store.session._sure_until = -1.0
+        with pytest.raises(ClientError, match="was not heard of"):
+            await claiming
 
     asyncio.run(scenario())
 

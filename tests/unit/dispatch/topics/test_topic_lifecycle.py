@@ -299,6 +299,25 @@ async def test_a_name_like_a_partitions_is_that_of_a_topic_with_partitions(broke
         await broker.broker.creation.create_topic(TopicName.parse(f"{NAME}-partition-7"), {})
 
 
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+@scenario(maxTopicsPerNamespace=2)
+async def test_a_missing_partition_is_made_and_counts_once(broker, domain: str) -> None:
+    name = TopicName.parse(f"{domain}://public/default/p")
+    await broker.broker.creation.create_partitioned_topic(name, 2, {})
+    for index in range(2):
+        await broker.broker.creation.create_topic(name.with_partition(index), {})
+        assert await broker.broker.catalog.is_made(name.with_partition(index))
+        with pytest.raises(AlreadyExistsError):
+            await broker.broker.creation.create_topic(name.with_partition(index), {})
+    refused = NamespaceFullError if domain == "non-persistent" else ClientError
+    with pytest.raises(refused):
+        await broker.broker.creation.create_topic(name.with_partition(2), {})
+    with pytest.raises(NamespaceFullError):
+        await broker.broker.creation.create_topic(
+            TopicName.parse(f"{domain}://public/default/q"), {}
+        )
+
+
 # -- who comes while all partitions are deleted ----------------------------------------------------
 
 
