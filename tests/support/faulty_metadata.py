@@ -36,7 +36,8 @@ class FaultyStore(MemoryMetadataStore):
         self.fates: deque[Fate] = deque()
         self._late: set[asyncio.Task[object]] = set()
         self._own = Watches()
-        self._away = False
+        self.away = False
+        """Whether nobody hears of changes."""
         super().watch("/", self._heard, self._own.tell_missed)
 
     async def commit(self, changes: Sequence[Change]) -> Sequence[int]:
@@ -50,15 +51,15 @@ class FaultyStore(MemoryMetadataStore):
 
     def lose_watches(self) -> None:
         """Nobody hears of changes from now on."""
-        self._away = True
+        self.away = True
 
     def watch_again(self) -> None:
         """From now on changes are told; what was changed before is not."""
-        self._away = False
+        self.away = False
         self._own.tell_missed()
 
     def _heard(self, path: str) -> None:
-        if not self._away:
+        if not self.away:
             self._own.tell(path)
 
     async def next_id(self, path: str) -> int:

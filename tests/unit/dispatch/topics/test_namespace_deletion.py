@@ -186,6 +186,19 @@ async def test_who_goes_on_with_it_while_it_goes_on_does_no_harm(broker) -> None
     assert await broker.broker.resources.namespaces.get(NAMESPACE) is None
 
 
+@scenario(**SETTINGS)
+async def test_one_that_is_being_deleted_keeps_no_others_waiting(broker) -> None:
+    await filled(broker)
+    deletion = broker.broker.namespace_deletion
+    async with broker.broker.topics.ending(TOPICS[0]):
+        deleting = asyncio.create_task(deletion.delete(NAMESPACE, force=True))
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(1):
+            await deletion.settle("public")
+        assert not deleting.done()
+    await deleting
+
+
 @pytest.mark.parametrize("turns", [0, 1, 5, 10, 20, 40])
 def test_two_brokers_that_are_told_to_delete_it_both_say_that_it_is_gone(turns: int) -> None:
     """A client that waited too long for the answer of one has asked another one."""
@@ -204,6 +217,22 @@ def test_two_brokers_that_are_told_to_delete_it_both_say_that_it_is_gone(turns: 
 
     both.run(delete())
     assert both.run(both.b.broker.resources.namespaces.get(NAMESPACE)) is None
+    both.close()
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_one_with_a_topic_in_the_memory_of_some_broker_stays(place: int) -> None:
+    both = TwoBrokers()
+    both.run(both.a.broker.resources.namespaces.create(NAMESPACE))
+    name = f"non-persistent://{NAMESPACE}/v"
+    both.give(name, both.nodes[place])
+    parsed = TopicName.parse(name)
+    both.run(both.nodes[place].broker.creation.topic_for_clients(parsed))
+    with pytest.raises(InUseError):
+        both.run(both.a.broker.namespace_deletion.delete(NAMESPACE, force=False))
+    assert both.run(both.b.broker.resources.namespaces.get(NAMESPACE)) is not None
+    both.run(both.a.broker.namespace_deletion.delete(NAMESPACE, force=True))
+    assert both.nodes[place].broker.topics.get(parsed) is None
     both.close()
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 import random
 from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
 
+from pulsark.dispatch.brokers.owners import ASSIGNED_SECONDS, Assigned
 from pulsark.dispatch.topics import bundle_claims
 from pulsark.dispatch.topics import ownership as ownership_module
 from pulsark.dispatch.topics.bundles import Covered, NamespaceBundles
@@ -24,10 +26,18 @@ from pulsark.errors import (
     ServerError,
 )
 from pulsark.metadata.changes import Change
+from pulsark.metadata.memory import MemoryTree
 from pulsark.metadata.namespaces import Namespace, even_boundaries
-from pulsark.metadata.paths import BUNDLE_OWNERS, bundle_epoch_path, bundle_owner_path
-from pulsark.metadata.store import Versioned
+from pulsark.metadata.paths import (
+    BUNDLE_OWNERS,
+    assigned_bundle_path,
+    bundle_epoch_path,
+    bundle_owner_path,
+)
+from pulsark.metadata.store import ABSENT, Versioned
+from pulsark.runtime import Runtime
 from pulsark.wire.topic_name import TopicName
+from tests.support.admin_api import SteppedClock
 from tests.support.bundle_nodes import Node, nodes, topic, turns
 from tests.support.faulty_metadata import Fate
 
@@ -323,6 +333,48 @@ def test_a_guard_that_was_refused_loses_its_bundle_alone() -> None:
         one.ownership.lost(guard)
         assert [bundle_epoch_path(bundle) for bundle in one.lost] == [guard.path]
         assert len(one.ownership.owned()) == len(guards) - 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("age_seconds", [ASSIGNED_SECONDS, ASSIGNED_SECONDS + 1, -1])
+def test_who_was_told_to_claim_a_bundle_has_a_while_for_it(age_seconds: int) -> None:
+    """A broker that does not follow such notes keeps the bundle from nobody for long."""
+
+    async def scenario() -> None:
+        clock = SteppedClock()
+        tree = MemoryTree()
+        one, two = [await Node(tree, n, Runtime(clock=clock)).start() for n in range(2)]
+        await turns()
+        two.assigned.close()
+        bundle = await one.ownership.bundle_named(NAME)
+        note = Assigned(two.id, clock.now_ms() - 1000 * age_seconds)
+        await one.store.put(assigned_bundle_path(bundle), note.encode(), ABSENT)
+        if age_seconds == ASSIGNED_SECONDS:
+            with pytest.raises(ClientError, match="goes to the broker"):
+                await one.ownership.own(NAME)
+            await two.ownership.own(NAME)
+        else:
+            await one.ownership.own(NAME)
+        assert tree.get(assigned_bundle_path(bundle)) is None
+
+    asyncio.run(scenario())
+
+
+def test_who_has_company_knows_nothing_of_what_was_before_its_claim() -> None:
+    async def scenario() -> None:
+        clock = SteppedClock()
+        tree = MemoryTree()
+        one = await Node(tree, 0, Runtime(clock=clock)).start()
+        bundle = await one.ownership.own(NAME)
+        assert one.ownership.known_since(bundle) == -math.inf
+        claimed = clock.monotonic()
+        clock.ms += 5000
+        await Node(tree, 1, Runtime(clock=clock)).start()
+        await turns()
+        assert one.ownership.known_since(bundle) == claimed
+        others = {await one.ownership.own(topic(number)) for number in range(20)} - {bundle}
+        assert {one.ownership.known_since(other) for other in others} == {clock.monotonic()}
 
     asyncio.run(scenario())
 

@@ -11,6 +11,7 @@ import pytest
 from pulsark.dispatch.topic.topic import Topic
 from pulsark.dispatch.topics.bundles import Covered
 from pulsark.dispatch.topics.damage import advice
+from pulsark.dispatch.topics.deletion import EndedTopics
 from pulsark.dispatch.topics.registry import CLOSED_AT_ONCE
 from pulsark.dispatch.topics.topic_making import NamespaceFullError
 from pulsark.errors import (
@@ -27,6 +28,8 @@ from pulsark.errors import (
 )
 from pulsark.metadata.paths import managed_ledger_path
 from pulsark.metadata.records import AlreadyExistsError, InUseError
+from pulsark.storage.cursor.owners import COMPACTION_CURSOR, CursorOwner
+from pulsark.wire.position import EARLIEST
 from pulsark.wire.topic_name import TopicName
 from tests.sim.metadata import HeldStore
 from tests.support.broker_clients import NAME, TOPIC, BrokerInMemory, Client, scenario
@@ -169,6 +172,49 @@ async def test_an_unload_and_a_deletion_at_once_are_one_after_the_other(
         await asyncio.gather(begun, second)
         assert not await broker.broker.catalog.exists(NAME), lead
         await check_gone(broker, topic_id)
+
+
+@scenario()
+async def test_an_unused_topic_that_is_unloaded_meanwhile_is_not_deleted(broker) -> None:
+    await used(broker)
+    topic = broker.broker.topics.get_loaded(NAME)
+    async with broker.broker.topics.ending(NAME):
+        unloading = asyncio.ensure_future(broker.broker.topics.unload(NAME))
+        await turns(20)
+        deleting = broker.broker.deletion.delete_loaded(topic, lambda _: True)
+        deleting = asyncio.ensure_future(deleting)
+        await turns(20)
+    await unloading
+    assert not await deleting
+    assert await broker.broker.catalog.exists(NAME)
+    assert (await broker.broker.topics.load(NAME)).ledger.entries == 3
+
+
+@scenario(maxTopicsPerNamespace=1)
+async def test_an_unused_topic_that_is_deleted_makes_room_at_once(broker) -> None:
+    await used(broker)
+    topic = broker.broker.topics.get_loaded(NAME)
+    with pytest.raises(NamespaceFullError):
+        await broker.broker.creation.create_topic(TopicName.parse(f"{TOPIC}2"), {})
+    assert not await broker.broker.deletion.delete_loaded(topic, lambda _: False)
+    assert await broker.broker.deletion.delete_loaded(topic, lambda _: True)
+    await broker.broker.creation.create_topic(TopicName.parse(f"{TOPIC}2"), {})
+
+
+@scenario()
+async def test_the_ends_of_the_topics_that_were_deleted_last_are_known(broker) -> None:
+    ended = broker.broker.deletion.ended = EndedTopics(most=3)
+    names = [TopicName.parse(f"{TOPIC}-{number}") for number in range(5)]
+    ends = []
+    for number, name in enumerate(names):
+        await Client(broker).produce(str(name), number)
+        ledger = broker.broker.topics.get_loaded(name).ledger
+        ends.append((name, ledger.topic_id, ledger.last_confirmed))
+    for name in names:
+        await broker.broker.deletion.delete_topic(name, force=True)
+    for number, (name, topic_id, last) in enumerate(ends):
+        assert ended.last_entry(name, topic_id) == (last if number >= 2 else None)
+        assert ended.last_entry(name, "another topic of the name") is None
 
 
 @scenario()
@@ -316,6 +362,51 @@ async def test_a_missing_partition_is_made_and_counts_once(broker, domain: str) 
         await broker.broker.creation.create_topic(
             TopicName.parse(f"{domain}://public/default/q"), {}
         )
+
+
+@scenario(maxTopicsPerNamespace=5)
+async def test_new_partitions_count_and_have_the_durable_subscriptions_of_clients(broker) -> None:
+    client, part = Client(broker), f"{TOPIC}-partition-0"
+    await broker.broker.creation.create_partitioned_topic(NAME, 2, {})
+    await client.produce(part, 1)
+    await client.subscribe(part)
+    await client.subscribe(part, "r", consumer_id=2, durable=False)
+    first = broker.broker.topics.get_loaded(NAME.with_partition(0))
+    own = {"durable": True, "by": CursorOwner.COMPACTION}
+    await first.registry.create(COMPACTION_CURSOR, EARLIEST, {}, **own)
+    with pytest.raises(NamespaceFullError):
+        await broker.broker.creation.add_partitions(NAME, 6)
+    await broker.broker.creation.add_partitions(NAME, 5)
+    for index in range(2, 5):
+        topic = broker.broker.topics.get_loaded(NAME.with_partition(index))
+        assert list(topic.subscriptions) == ["s"]
+        assert not topic.ledger.entries
+    with pytest.raises(NamespaceFullError):
+        await broker.broker.creation.create_topic(TopicName.parse(f"{TOPIC}2"), {})
+
+
+@pytest.mark.parametrize("with_partitions", [True, False])
+@scenario()
+async def test_a_topic_that_is_made_anew_has_nothing_of_one_whose_deletion_stopped(
+    broker, with_partitions: bool
+) -> None:
+    topic_id = await used(broker)
+    await broker.broker.resources.topic_policies.update(NAME, lambda _: {"max_producers": 3})
+    broker.bookie.read_only = True
+    with pytest.raises(PulsarkError):
+        await broker.broker.deletion.delete_topic(NAME, force=True)
+    broker.bookie.read_only = False
+    await broker.broker.resources.topic_policies.update(NAME, lambda _: {"max_producers": 4})
+    if with_partitions:
+        await broker.broker.creation.create_partitioned_topic(NAME, 2, {})
+    else:
+        await broker.broker.creation.create_topic(NAME, {})
+    assert await broker.broker.resources.topic_policies.get(NAME) == {}
+    found = await broker.broker.catalog.record(NAME)
+    assert with_partitions == (found is None)
+    assert found is None or found.record.topic_id != topic_id
+    if with_partitions:
+        await check_gone(broker, topic_id)
 
 
 # -- who comes while all partitions are deleted ----------------------------------------------------

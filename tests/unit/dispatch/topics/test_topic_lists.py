@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from pulsark.dispatch.topics import topic_encodings, topic_lists
-from pulsark.dispatch.topics.topic_lists import TopicList
+from pulsark.dispatch.topics.catalog import TopicCatalog
+from pulsark.dispatch.topics.non_persistent_topics import NonPersistentTopics
+from pulsark.dispatch.topics.topic_lists import ByPattern, TopicFeeds, TopicList, TopicWatcher
 from pulsark.dispatch.topics.topic_pattern import TopicPattern
-from pulsark.errors import ClientError, ServerError
+from pulsark.errors import ClientError, MetadataError, ServerError
 from pulsark.limits import (
     TOPIC_FEED_LINGER_SECONDS,
     TOPIC_PATTERNS_KEPT_MAX,
     TOPIC_WATCHERS_PER_CONNECTION_MAX,
 )
 from pulsark.metadata import resources
+from pulsark.metadata.memory import MemoryTree
 from pulsark.metadata.paths import managed_ledger_path
+from pulsark.metadata.resources import Resources
+from pulsark.metadata.store import Versioned
 from pulsark.security.facts import Rules
 from pulsark.security.principal import Principal
 from pulsark.wire import pulsar_pb2 as pb
 from pulsark.wire.hashes import TopicsHash, topics_hash
 from pulsark.wire.topic_name import TopicName
 from tests.support.broker_clients import BrokerInMemory, Client, Command, scenario
+from tests.support.faulty_metadata import FaultyStore
 
 PREFIX = "persistent://public/default/"
 ALL = "public/default/.*"
@@ -298,6 +306,149 @@ async def test_the_switch(broker) -> None:
     client.send(list_command("public/default/x"))
     answer = await client.take(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE)
     assert not answer.getTopicsOfNamespaceResponse.filtered
+
+
+# -- whatever happens ------------------------------------------------------------------------------
+
+SINGLE = [f"{PREFIX}{name}" for name in ("a-0", "a-1", "a-2", "b-0", "own")]
+PARTED = [TopicName.parse(f"{PREFIX}p-{number}") for number in range(3)]
+PATTERNS = [f"public/default/{each}" for each in (".*", "a-.*", "p-.*", ".*-0", "nothing")]
+
+
+class Unsteady(FaultyStore):
+    """Reads take a few turns of the loop, and some fail for a while."""
+
+    def __init__(self, tree: MemoryTree, chance: random.Random) -> None:
+        super().__init__(tree)
+        self._chance = chance
+        self.slow = self.fails = False
+
+    async def get(self, path: str) -> Versioned | None:
+        await self._read()
+        return await super().get(path)
+
+    async def children(self, path: str) -> list[str]:
+        await self._read()
+        return await super().children(path)
+
+    async def _read(self) -> None:
+        for _ in range(self._chance.choice((0, 0, 1, 5)) if self.slow else 0):
+            await asyncio.sleep(0)
+        if self.fails and not self._chance.randrange(4):
+            raise MetadataError("the store does not answer")
+
+
+class Follower:
+    """What a client knows that was told what it watches, and all changes since."""
+
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+        self.hash = ""
+        self.early: list[tuple[list[str], list[str], str]] | None = []
+        """What came before the first answer."""
+
+    def begin(self, found: TopicList) -> None:
+        self.topics, self.hash = set(found.topics), found.hash
+        early, self.early = self.early, None
+        for each in early or ():
+            self.updated(*each)
+
+    def updated(self, new: list[str], deleted: list[str], digest: str) -> None:
+        if self.early is not None:
+            self.early.append((new, deleted, digest))
+            return
+        assert self.topics.isdisjoint(new)
+        assert self.topics.issuperset(deleted)
+        self.topics, self.hash = (self.topics | set(new)) - set(deleted), digest
+
+
+@pytest.mark.parametrize("seed", range(12))
+@scenario()
+async def test_lists_and_watchers_follow_whatever_is_made_and_deleted(
+    broker: BrokerInMemory, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compare with a set. Lists are as new as the request; watchers hear of all in the end."""
+    monkeypatch.setattr(resources, "SYSTEM_TOPICS", frozenset({f"{PREFIX}own"}))
+    monkeypatch.setattr(topic_lists, "TOPIC_NAMES_PER_TURN", 2)
+    chance = random.Random(seed)
+    await create(broker, "b-0")
+    record = (await broker.metadata.get(managed_ledger_path(TopicName.parse(f"{PREFIX}b-0")))).value
+    store = Unsteady(broker._tree, chance)
+    catalog = TopicCatalog(store, Resources(store, broker._runtime), NonPersistentTopics())
+    feeds, records = TopicFeeds(store, catalog), broker.broker.resources.partitioned_topics
+    singles, parted = {f"{PREFIX}b-0"}, dict.fromkeys(PARTED, 0)
+    followers: dict[Follower, tuple[str, TopicWatcher]] = {}
+    starting: set[asyncio.Task[None]] = set()
+
+    def expected(pattern: str) -> list[str]:
+        there = singles - {f"{PREFIX}own"}
+        there |= {name for base, count in parted.items() for name in base.partition_names(count)}
+        return TopicPattern(pattern, 50).select(sorted(there))
+
+    async def change() -> None:
+        if chance.randrange(2):
+            name = chance.choice(SINGLE)
+            path = managed_ledger_path(TopicName.parse(name))
+            if name in singles:
+                await broker.metadata.delete(path)
+            else:
+                await broker.metadata.put(path, record)
+            singles.symmetric_difference_update({name})
+            return
+        base = chance.choice(PARTED)
+        count = parted[base]
+        if not count:
+            await records.create(base, 1)
+        elif count < 4:
+            await records.update(base, count + 1)
+        else:
+            await records.begin_delete(base)
+            await records.delete(base)
+        parted[base] = (count + 1) % 5
+
+    async def watch(pattern: str) -> None:
+        follower = Follower()
+        selector = ByPattern(TopicPattern(pattern, 50))
+        with suppress(MetadataError):
+            watcher = await feeds.of("public/default").watch(selector, follower.updated)
+            follower.begin(watcher.found)
+            followers[follower] = pattern, watcher
+
+    for step in range(150):
+        for _ in range(chance.choice((0, 1, 1, 2))):
+            await change()
+        for _ in range(chance.choice((0, 0, 1, 3, 20))):
+            await asyncio.sleep(0)
+        store.slow = chance.randrange(3) > 0
+        match chance.randrange(8):
+            case 0:
+                task = asyncio.create_task(watch(chance.choice(PATTERNS)))
+                starting.add(task)
+                task.add_done_callback(starting.discard)
+            case 1 if followers:
+                _, watcher = followers.pop(chance.choice(list(followers)))
+                watcher.close()
+            case 2 if not store.away:
+                await asyncio.sleep(0)  # the feed is told of changes
+                pattern = chance.choice(PATTERNS)
+                with suppress(MetadataError):
+                    found = await feeds.of("public/default").select(TopicPattern(pattern, 50))
+                    assert found.topics == expected(pattern)
+                    assert found.hash == topics_hash(found.topics)
+            case 3:
+                store.fails = not store.fails
+            case 4:
+                store.watch_again() if store.away else store.lose_watches()
+        if step % 10 == 9:
+            store.fails = False
+            if store.away:
+                store.watch_again()
+            await asyncio.sleep(10 * topic_lists.RETRY_SECONDS)
+            for follower, (pattern, _) in followers.items():
+                assert sorted(follower.topics) == expected(pattern)
+                assert follower.hash == topics_hash(sorted(follower.topics))
+    assert not starting
+    feeds.close()
 
 
 # -- very many topics ------------------------------------------------------------------------------
