@@ -7,12 +7,14 @@ import itertools
 import json
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from pulsark.dispatch.brokers.owners import ASSIGNED_SECONDS, Assigned
+from pulsark.dispatch.loop import retries
 from pulsark.dispatch.topics import bundle_claims
 from pulsark.dispatch.topics import ownership as ownership_module
 from pulsark.dispatch.topics.bundles import Covered, NamespaceBundles
@@ -29,6 +31,7 @@ from pulsark.metadata.changes import Change
 from pulsark.metadata.memory import MemoryTree
 from pulsark.metadata.namespaces import Namespace, even_boundaries
 from pulsark.metadata.paths import (
+    ASSIGNED_BUNDLES,
     BUNDLE_OWNERS,
     assigned_bundle_path,
     bundle_epoch_path,
@@ -357,6 +360,81 @@ def test_who_was_told_to_claim_a_bundle_has_a_while_for_it(age_seconds: int) -> 
         else:
             await one.ownership.own(NAME)
         assert tree.get(assigned_bundle_path(bundle)) is None
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_broker_claims_what_it_is_told_to_whatever_it_misses(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads fail, and changes are not told, for a while."""
+    monkeypatch.setattr(retries, "METADATA_RETRY_SECONDS", 0)
+    monkeypatch.setattr(retries, "METADATA_RETRY_SECONDS_MAX", 0)
+
+    async def scenario() -> None:
+        chance = random.Random(seed)
+        found = await nodes(3)
+        tree, told = found[0].store.tree, dict[str, Node]()
+        failing: set[Node] = set()
+
+        def shaky(node: Node, call: Callable[[str], Awaitable[Any]]) -> Any:
+            async def read(path: str) -> Any:
+                if node in failing and path.startswith(ASSIGNED_BUNDLES):
+                    raise MetadataError("the store does not answer")
+                return await call(path)
+
+            return read
+
+        for node in found[1:]:
+            node.store.get = shaky(node, node.store.get)
+            node.store.children = shaky(node, node.store.children)
+        for _ in range(60):
+            node = chance.choice(found[1:])
+            bundle = await node.ownership.bundle_named(topic(chance.randrange(20)))
+            match chance.choice(["tell", "tell", "fail", "away", "release"]):
+                case "tell":
+                    await found[0].lookup.assign(bundle, node.id, anew=True)
+                    if tree.get(bundle_owner_path(bundle)) is None:  # else it was not told
+                        told[bundle] = node
+                case "fail":
+                    failing.symmetric_difference_update({node})
+                case "away":
+                    node.store.watch_again() if node.store.away else node.store.lose_watches()
+                case "release" if await node.ownership.begin_leaving(bundle):
+                    await node.ownership.leave(bundle)
+                    del told[bundle]
+            await turns(chance.choice((0, 1, 2, 3, 5, 60)))
+        failing.clear()
+        for node in found[1:]:
+            if node.store.away:
+                node.store.watch_again()
+        await turns(600)
+        for bundle, node in told.items():
+            assert node.ownership.has(bundle)
+        assert tree.children(ASSIGNED_BUNDLES) == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("named", [0, 1, 2])
+@pytest.mark.parametrize("owner", [0, 1, None])
+def test_a_note_goes_with_the_broker_that_it_names(named: int, owner: int | None) -> None:
+    """Also if there is nothing to claim any more, and no other broker's note."""
+
+    async def scenario() -> None:
+        found = await nodes(3)
+        found[2].assigned.close()
+        bundle = await found[0].ownership.bundle_named(NAME)
+        if owner is not None:
+            await found[owner].ownership.claim(bundle)
+        note = Assigned(found[named].id, Runtime().clock.now_ms())
+        path = assigned_bundle_path(bundle)
+        await found[2].store.put(path, note.encode(), ABSENT)
+        await turns()
+        assert (found[2].store.tree.get(path) is None) == (named < 2)
+        expected = owner if owner is not None else named if named < 2 else None
+        assert owners_of(found, bundle) == ([] if expected is None else [expected])
 
     asyncio.run(scenario())
 
