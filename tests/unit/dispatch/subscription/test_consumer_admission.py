@@ -13,6 +13,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from pulsark.dispatch.policies.policies import NO_SUBSCRIBE_RATE, SubscribeRate
+from pulsark.dispatch.subscription.seeking import Seeking
 from pulsark.dispatch.topics.subscribe_rates import Subscriber, SubscribeRates
 from pulsark.errors import ClientError, ServerError, StorageError
 from pulsark.limits import CLIENT_METADATA_CHARS_MAX
@@ -187,6 +188,73 @@ async def test_a_rollback_goes_back_each_time(broker: BrokerInMemory, kind: int)
         await client.close()
 
 
+@pytest.mark.parametrize("durable", [True, False])
+@scenario()
+async def test_who_cannot_go_back_is_no_consumer_and_a_reader_leaves_nothing(
+    broker: BrokerInMemory, durable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(broker)
+    await client.produce(TOPIC, 2)
+    fields = {"durable": durable, "start_message_rollback_duration_sec": 15}
+    with monkeypatch.context() as patched:
+        patched.setattr(Seeking, "rollback", AsyncMock(side_effect=StorageError("no disk")))
+        assert await client.subscribe(TOPIC, **fields) != 0
+    found = topic(broker).subscriptions
+    assert list(found) == (["s"] if durable else [])
+    assert not any(each.type.consumer_count for each in found.values())
+    assert await Client(broker).subscribe(TOPIC, **fields) == 0
+
+
+@pytest.mark.parametrize("end", ["unload", "delete"])
+@scenario()
+async def test_who_goes_back_while_the_topic_ends_is_told_to_come_again(
+    broker: BrokerInMemory, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, go_on = Client(broker), asyncio.Event()
+    await client.produce(TOPIC, 2)
+
+    async def slow(*_: Any) -> None:
+        await go_on.wait()
+
+    monkeypatch.setattr(Seeking, "rollback", slow)
+    client.send(client.subscribe_command(TOPIC, start_message_rollback_duration_sec=15))
+    await asyncio.sleep(0.01)
+    if end == "unload":
+        ending = asyncio.create_task(broker.broker.topics.unload(NAME))
+    else:
+        ending = asyncio.create_task(broker.broker.deletion.delete_topic(NAME, force=True))
+    await asyncio.sleep(0.01)
+    go_on.set()
+    assert await client.outcome() == ServerError.ServiceNotReady
+    await ending
+    assert not client.connection.opened.consumers
+
+
+@scenario()
+async def test_who_leaves_while_it_is_asked_whether_it_is_alive_makes_room(broker) -> None:
+    client, other = Client(broker), Client(broker)
+    assert await client.subscribe(TOPIC) == 0
+    other.send(other.subscribe_command(TOPIC))
+    await asyncio.sleep(0.01)
+    client.send(client.close_command("consumer"))
+    client.has(Command.PING)  # and it answers
+    assert await other.outcome() == 0
+
+
+@scenario()
+async def test_a_consumer_may_have_its_subscription_replicated_from_now_on(broker) -> None:
+    client = Client(broker)
+    for wanted in (False, True, False):
+        assert await client.subscribe(TOPIC, replicate_subscription_state=wanted) == 0
+        await client.close()
+        replicated = topic(broker).subscriptions["s"].properties.replicated
+        assert replicated == (wanted or replicated)
+    assert replicated
+    await broker.restart()
+    assert await Client(broker).subscribe(TOPIC) == 0
+    assert topic(broker).subscriptions["s"].properties.replicated
+
+
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
 @scenario()
 async def test_a_compacted_topic_is_for_one_reader(broker: BrokerInMemory, kind: int) -> None:
@@ -203,6 +271,9 @@ async def test_subscriptions_that_are_not_created_by_consumers(broker) -> None:
     await client.produce(TOPIC, 1)
     assert await client.subscribe(TOPIC) == ServerError.SubscriptionNotFound
     assert await client.subscribe(TOPIC, "r", durable=False) == 0
+    refused = await client.open_producer(TOPIC, "p", 2, initial_subscription_name="s")
+    assert refused == ServerError.NotAllowedError
+    assert list(topic(broker).subscriptions) == ["r"]
 
 
 def ranged(client: Client, name: str, *ranges: tuple[int, int], **fields) -> pb.BaseCommand:
