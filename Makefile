@@ -38,7 +38,7 @@ test strangers docs-test: export SPARK_SUBMIT_OPTS := -XX:SharedArchiveFile=$(ab
 demo: $(STAMP) .cache/jars.ok ## the flights of 2013 through a topic into a Spark stream
 	$(BIN)/python -m examples.flights $(DEMO_ARGS)
 
-test: $(STAMP) .cache/spark.jsa ## everything that CI runs, in under 20 minutes
+test: $(STAMP) .cache/spark.jsa ## everything that CI runs, in about 25 minutes
 	$(BIN)/python -m pytest -m 'not chaos' $(PARALLEL) tests/unit tests/contracts tests/sim tests/scripts $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m 'not chaos' -n 4 $(BY_FILE) tests/integration tests/hostile tests/fuzz $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m 'not chaos and not strangers' -n 2 $(BY_FILE) tests/spark tests/strangers $(PYTEST_ARGS)
