@@ -99,7 +99,7 @@ def test_any_range_and_any_cut_gives_the_same_rows(broker: FakeBroker, tmp_path:
     filled(broker, tmp_path)
     ids = [row["message_id"] for row in through_the_broker(broker)]
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=12, deadline=None)
     @given(st.lists(st.integers(0, len(ids) - 1), min_size=2, max_size=2), st.integers(1, 30))
     def check(ends: list[int], partitions: int) -> None:
         start, end = sorted(ends)
