@@ -90,7 +90,7 @@ class TopicCreation:
                     ServerError.TopicNotFound,
                     f"{name.base} has only {parent.partitions} partitions",
                 )
-            return await self._topics.open(name, create=True)
+            return await self._topics.open(name, create=name.is_persistent)
         if seen is not None:
             return await self._topics.open(name, seen=seen)
         created = auto_topic_creation(self._settings, namespace.policies)

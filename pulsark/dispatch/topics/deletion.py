@@ -143,6 +143,7 @@ class TopicDeletion:
         """Delete one that is in memory, or what one left that was there before a restart."""
         topic = self._non_persistent.get(name)
         if topic is None:
+            await self._non_persistent.close(name)  # it may be on its way into memory
             if await self._resources.partitioned_topics.get(name) is not None or not (
                 await self._catalog.exists(name) or await self._remains.has_any_set(name)
             ):

@@ -20,6 +20,8 @@ class NonPersistentTopics:
 
     def __init__(self) -> None:
         self._topics: dict[TopicName, NonPersistentTopic] = {}
+        self.ends = 0
+        """How often a topic was closed, also one that was only being made: it may be gone."""
         self.names = NamesByBundle()
 
     def all(self) -> list[NonPersistentTopic]:
@@ -41,6 +43,7 @@ class NonPersistentTopics:
 
     async def close(self, name: TopicName, moving: Moving | None = None) -> None:
         """Let a topic go; clients that are connected to it connect anew."""
+        self.ends += 1
         topic = self._topics.pop(name, None)
         if topic is not None:
             self.names.discard(name)

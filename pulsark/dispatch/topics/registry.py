@@ -165,13 +165,22 @@ class Topics:
         topic = self._non_persistent.get(name)
         if topic is not None:
             return topic
-        if not create and not await self._catalog.exists(name):
-            raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
-        guard = await self._ownership.guard(name)
-        topic = await self._loader.make_non_persistent(name)
+        while True:
+            await self._require(name, create=create)  # first: a question claims no bundle
+            guard = await self._ownership.guard(name)
+            ends = self._non_persistent.ends
+            await self._require(name, create=create)  # a deletion that begins now is seen here
+            topic = await self._loader.make_non_persistent(name)
+            if create or ends == self._non_persistent.ends:
+                break
         self._check_serving(name)
         self._check_held(name, guard)
         return self._non_persistent.add(topic)  # another request may have been first
+
+    async def _require(self, name: TopicName, *, create: bool) -> None:
+        """Raise ``ClientError(TopicNotFound)`` unless a topic is there, or may be created."""
+        if not create and not await self._catalog.exists(name):
+            raise ClientError(ServerError.TopicNotFound, f"Topic {name} does not exist")
 
     async def _load(
         self, name: TopicName, *, create: bool, served: bool, seen: Seen | None = None

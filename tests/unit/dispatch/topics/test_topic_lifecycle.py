@@ -26,6 +26,7 @@ from pulsark.errors import (
     StorageError,
     UnreadableTableError,
 )
+from pulsark.metadata import resources
 from pulsark.metadata.paths import managed_ledger_path
 from pulsark.metadata.records import AlreadyExistsError, InUseError
 from pulsark.storage.cursor.owners import COMPACTION_CURSOR, CursorOwner
@@ -385,6 +386,38 @@ async def test_new_partitions_count_and_have_the_durable_subscriptions_of_client
         await broker.broker.creation.create_topic(TopicName.parse(f"{TOPIC}2"), {})
 
 
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+@scenario(allowAutoTopicCreation=False)
+async def test_a_question_for_a_missing_topic_claims_no_bundle(broker, domain: str) -> None:
+    name = TopicName.parse(f"{domain}://public/default/missing")
+    for ask in (broker.broker.topics.open, broker.broker.creation.topic_for_clients):
+        with pytest.raises(ClientError) as missing:
+            await ask(name)
+        assert missing.value.code == ServerError.TopicNotFound
+    assert broker.broker.ownership.owned() == []
+
+
+@scenario(maxTopicsPerNamespace=2)
+async def test_a_topic_whose_making_fails_after_it_was_stored_counts(broker, monkeypatch) -> None:
+    monkeypatch.setattr(resources, "SYSTEM_TOPICS", frozenset({f"{TOPIC}-own"}))
+    names = [TopicName.parse(f"{TOPIC}-{number}") for number in range(3)]
+    await broker.broker.creation.create_topic(names[0], {})
+    with monkeypatch.context() as patched:
+        load = broker.broker.loader.load
+
+        async def fail(*given: Any) -> None:
+            await (await load(*given)).close()
+            raise StorageError("no disk")
+
+        patched.setattr(broker.broker.loader, "load", fail)
+        with pytest.raises(StorageError):
+            await broker.broker.creation.create_topic(names[1], {})
+    assert len(await broker.broker.catalog.list_topics("public/default")) == 2
+    with pytest.raises(NamespaceFullError):
+        await broker.broker.creation.create_topic(names[2], {})
+    await broker.broker.creation.create_topic(TopicName.parse(f"{TOPIC}-own"), {})
+
+
 @pytest.mark.parametrize("with_partitions", [True, False])
 @scenario()
 async def test_a_topic_that_is_made_anew_has_nothing_of_one_whose_deletion_stopped(
@@ -467,25 +500,44 @@ async def test_who_is_on_the_way_to_a_partition_keeps_the_topic_or_is_told_to_co
     pytest.fail("the deletion makes more requests")
 
 
-@scenario()
-async def test_who_asks_for_a_partition_while_it_is_deleted_does_not_make_it_again(broker) -> None:
+async def delete_as_told(broker: BrokerInMemory, base: TopicName) -> None:
+    """Delete a topic as if another broker did, which tells this one to delete its partition."""
+    records = broker.broker.resources.partitioned_topics
+    await records.begin_delete(base)
+    with contextlib.suppress(ClientError):
+        await broker.broker.deletion.delete_topic(base.with_partition(0), force=True)
+    if await broker.broker.catalog.is_stored(base.with_partition(0)):
+        await broker.broker.deletion.delete_topic(base.with_partition(0), force=True)
+    await records.delete(base)
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("by_clients", [True, False])
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+@scenario(allowAutoTopicCreation=False)
+async def test_who_asks_for_a_partition_while_it_is_deleted_does_not_make_it_again(
+    broker, domain: str, by_clients: bool, told: bool
+) -> None:
     store = await holding(broker)
     for number in range(1, MOST_TURNS):
-        base = TopicName.parse(f"{TOPIC}{number}")
+        base = TopicName.parse(f"{domain}://public/default/t{number}")
         await broker.broker.creation.create_partitioned_topic(base, 1, {})
         partition = base.with_partition(0)
         await broker.broker.creation.topic_for_clients(partition)
         await broker.broker.topics.unload(partition)
         hold(store, number)
-        asking = asyncio.ensure_future(broker.broker.topics.load(partition))
+        ask = broker.broker.creation.topic_for_clients if by_clients else broker.broker.topics.open
+        asking = asyncio.ensure_future(ask(partition))
         await asyncio.sleep(0.1)
-        deleting = asyncio.ensure_future(broker.broker.deletion.delete_partitioned_topic(base))
+        delete = broker.broker.deletion.delete_partitioned_topic
+        deleting = asyncio.ensure_future(delete_as_told(broker, base) if told else delete(base))
         await asyncio.sleep(0.1)
         store.hold_at = 0
         store.let_go.set()
         await asyncio.gather(asking, return_exceptions=True)
         await deleting
         assert not await broker.broker.catalog.is_stored(partition), number
+        assert broker.broker.topics.get(partition) is None, number
         if not store.reached.is_set():
             assert number > 3
             return
