@@ -9,15 +9,19 @@ from collections import Counter
 import pytest
 
 from pulsark.dispatch.brokers import isolation_source
+from pulsark.dispatch.brokers.owners import ASSIGNED_SECONDS, Assigned
 from pulsark.dispatch.topics import lookup as lookup_module
 from pulsark.dispatch.topics.lookup import LookupResult
 from pulsark.errors import ClientError, ServerError
 from pulsark.metadata.memory import MemoryTree
 from pulsark.metadata.paths import (
     ASSIGNED_BUNDLES,
+    assigned_bundle_path,
     bundle_owner_path,
     isolation_policies_path,
 )
+from pulsark.metadata.store import ABSENT
+from pulsark.runtime import Runtime
 from pulsark.wire.topic_name import TopicName
 from tests.support.bundle_nodes import Node, nodes, topic, turns
 
@@ -205,6 +209,23 @@ def test_who_is_told_by_another_while_a_lookup_chooses_gets_the_bundle(hands_ove
         result = await one.lookup.find(NAME)
         assert (result.urls, result.is_redirect) == (two.urls, not hands_over)
         assert not one.ownership.has(bundle)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("age_seconds", [0, ASSIGNED_SECONDS + 1])
+def test_a_lookup_sends_to_who_was_told_to_claim_just_now(age_seconds: int) -> None:
+    """Whatever else it would choose, even if the client was sent here with authority."""
+
+    async def scenario() -> None:
+        one, two = await nodes(2)
+        two.assigned.close()
+        bundle = await one.ownership.bundle_named(NAME)
+        note = Assigned(two.id, Runtime().clock.now_ms() - 1000 * age_seconds)
+        await one.store.put(assigned_bundle_path(bundle), note.encode(), ABSENT)
+        found = await one.lookup.find(NAME, authoritative=True)
+        assert found.is_redirect == (not age_seconds)
+        assert found.broker_id == (one if age_seconds else two).id
 
     asyncio.run(scenario())
 
