@@ -10,7 +10,13 @@ from contextlib import suppress
 import pytest
 
 from pulsark.dispatch.topics.bundles import Covered
-from pulsark.errors import ClientError, MetadataRefusedError, PulsarkError, ServerError
+from pulsark.errors import (
+    ClientError,
+    MetadataRefusedError,
+    PulsarkError,
+    ServerError,
+    StorageError,
+)
 from pulsark.metadata.changes import Change
 from pulsark.metadata.memory import MemoryMetadataStore
 from pulsark.metadata.paths import (
@@ -20,6 +26,7 @@ from pulsark.metadata.paths import (
     policies_path,
 )
 from pulsark.metadata.two_stores import TwoStores
+from pulsark.storage.cursor.log import CursorLog
 from pulsark.wire.topic_name import TopicName
 from tests.sim.metadata import paths_of
 from tests.support.broker_clients import BrokerInMemory, Client, Command, scenario
@@ -399,6 +406,35 @@ async def test_a_bundle_that_does_not_close_in_order_is_not_split(broker, monkey
     await one.bundle_release.settled()
     assert len(boundaries(broker)) == 5
     await check_all_is_there([broker])
+
+
+@scenario()
+async def test_a_bundle_whose_cursors_are_not_all_written_is_not_split(broker) -> None:
+    """The log may have stopped before the last acknowledgements: the halves would lack them."""
+    client = await busy(broker)
+    one = broker.broker
+    log = await one.cursor_logs.of_bundle(WHOLE)
+    close_of = one.cursor_logs.close_of
+
+    async def stopped_first(bundle: str) -> CursorLog | None:
+        if bundle == WHOLE:
+            log._writer.stop(StorageError("the bookies are away"))
+        return await close_of(bundle)
+
+    one.cursor_logs.close_of = stopped_first
+    with pytest.raises(PulsarkError, match="not closed in order"):
+        await one.bundle_split.split(WHOLE, MIDDLE, keep=True)
+    client.hang_up()
+    assert len(boundaries(broker)) == 5
+    await check_all_is_there([broker])
+
+
+@scenario()
+async def test_a_question_for_cursors_claims_no_bundle(broker) -> None:
+    assert await broker.broker.cursor_logs.mark_deletes(LEFT, "id") is None
+    assert broker.broker.ownership.owned() == []
+    await broker.broker.ownership.claim(WHOLE)
+    assert await broker.broker.cursor_logs.mark_deletes(LEFT, "id") == {}
 
 
 @scenario(cursorHistoryMinutes=60)
